@@ -1,0 +1,204 @@
+"""What the core costs by itself: bytes in to bytes out, no broker and no model. `python -m benchmarks.core`
+
+Prints microseconds a request for the fused form with one model, and for an aggregator with five members.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections.abc import Callable
+
+import numpy as np
+import orjson
+
+from streamserve.core.desk import ModelRules
+from streamserve.core.effects import Effect, EmitAnswers, EmitPredictions, RunBatch, Settle
+from streamserve.core.epochs import EpochTable
+from streamserve.core.events import AnswersFetched, Assigned, BatchFinished, Produced, RequestsFetched, Resume
+from streamserve.core.ledger import Ledger
+from streamserve.core.messages import Outputs, Requests
+from streamserve.core.routes import AppRules, Route
+from streamserve.core.selection.hedge import Hedge
+from streamserve.core.selection.static import Static
+from streamserve.core.stage import Stage
+from streamserve.core.stages.aggregator import AggregatorStage
+from streamserve.core.stages.fused import FusedStage
+from streamserve.core.stages.worker import WorkerStage
+from streamserve.kafka.codecs.answers import decode_answers, encode_answers
+from streamserve.kafka.codecs.inputs import input_codec
+from streamserve.kafka.codecs.predictions import encode_predictions
+
+PARTITIONS = 4
+FETCH = 500
+
+
+def values(n: int, features: int = 20) -> list[bytes]:
+    """OIP requests with distinct rows."""
+    rows = np.random.default_rng(1).normal(size=(n, features))
+    form = {"name": "x", "shape": [1, features], "datatype": "FP64"}
+    return [
+        orjson.dumps({"id": f"r{i}", "inputs": [{**form, "data": row}]}) for i, row in enumerate(rows.tolist())
+    ]
+
+
+def rules(models: int) -> AppRules:
+    names = tuple(f"m{i}@1" for i in range(models))
+    policy = Static() if models == 1 else Hedge(eta=0.3, half_life_events=350)
+    return AppRules(routes=(Route(name="job", models=names, policy=policy, combine="vote", deadline_ms=60_000),))
+
+
+class Drive:
+    """Feeds fetches and answers every effect at once, as a perfect broker and a free model would."""
+
+    def __init__(self, stage: Stage, now_ms: int) -> None:
+        self.stage = stage
+        self.now_ms = now_ms
+        self.ledgers = {p: Ledger(0) for p in range(PARTITIONS)}
+        self.bytes_out = 0
+        self.records_out = 0
+        self.labels: dict[int, np.ndarray] = {}
+
+    def feed(self, event: object) -> list[Effect]:
+        """One event and everything that follows from it; answers that leave the process are returned."""
+        out: list[Effect] = []
+        todo = self.stage.handle(event, self.now_ms)
+        while todo:
+            events = [reply for effect in todo if (reply := self._perform(effect, out)) is not None]
+            todo = [effect for reply in events for effect in self.stage.handle(reply, self.now_ms)]
+        return out
+
+    def _perform(self, effect: Effect, out: list[Effect]) -> object | None:
+        match effect:
+            case RunBatch():
+                labels = np.zeros(len(effect.inputs), np.int64)
+                return BatchFinished(batch=effect.batch, outputs=Outputs(labels=labels), duration_ms=1.0)
+            case EmitPredictions():
+                records = encode_predictions(effect.predictions)
+                self.records_out += len(records.values)
+                self.bytes_out += sum(map(len, records.values))
+                return Produced(token=effect.token, offset=0)
+            case EmitAnswers():
+                out.append(effect)
+                return Produced(token=effect.token)
+            case Settle():
+                self.ledgers[effect.partition].settle(effect.offsets)
+        return None
+
+
+def fetches(data: list[bytes], now_ms: int) -> list[Requests]:
+    headers = (("mlserver-model", b"job"),)
+    position = [0] * PARTITIONS
+    out = []
+    for k, start in enumerate(range(0, len(data), FETCH)):
+        chunk = data[start : start + FETCH]
+        p, n = k % PARTITIONS, len(chunk)
+        out.append(
+            Requests(
+                partition=p,
+                offsets=np.arange(position[p], position[p] + n),
+                append_ms=np.full(n, now_ms),
+                keys=[b"k%d" % i for i in range(n)],
+                values=list(chunk),
+                headers=[tuple(list(headers)) for _ in range(n)],
+            )
+        )
+        position[p] += n
+    return out
+
+
+def assigned() -> Assigned:
+    return Assigned(partitions={p: Resume(position=0) for p in range(PARTITIONS)})
+
+
+def fused_us(n: int, models: int = 1) -> float:
+    """Microseconds a request: decode, choose, batch, combine, encode the terminal record, ledger."""
+    now = 1_000_000
+    app = rules(models)
+    hosted = {name: ModelRules(model=name) for name in app.routes[0].models}
+    codecs = {"oip": input_codec("oip")}
+    drive = Drive(FusedStage(app, hosted, codecs, EpochTable(app)), now)
+    drive.feed(assigned())
+    chunks = fetches(values(n), now)
+    seconds = timed(lambda: _run(drive, chunks))
+    assert drive.records_out == n, (drive.records_out, n)
+    return seconds / n * 1e6
+
+
+def _run(drive: Drive, chunks: list[Requests]) -> None:
+    for chunk in chunks:
+        drive.ledgers[chunk.partition].opened(chunk.offsets)
+        drive.feed(RequestsFetched(requests=chunk))
+
+
+def aggregator_us(n: int, members: int) -> float:
+    """Microseconds a request: five encoded blocks of answers a fetch decoded, combined, terminal records encoded."""
+    now = 1_000_000
+    app = rules(members)
+    chunks = fetches(values(n), now)
+    blocks = [_answers(app, chunk, now) for chunk in chunks]
+    drive = Drive(AggregatorStage(app, EpochTable(app), {"oip": input_codec("oip")}), now)
+    drive.feed(assigned())
+
+    def run() -> None:
+        for chunk, members_bytes in zip(chunks, blocks, strict=True):
+            drive.ledgers[chunk.partition].opened(chunk.offsets)
+            drive.feed(RequestsFetched(requests=chunk))
+            for block in members_bytes:
+                answers = decode_answers(block, chunk.partition)
+                drive.feed(AnswersFetched(partition=chunk.partition, blocks=(answers,), next_offset=0))
+
+    seconds = timed(run)
+    assert drive.records_out == n, (drive.records_out, n)
+    return seconds / n * 1e6
+
+
+def _answers(app: AppRules, chunk: Requests, now: int) -> list[bytes]:
+    hosted = {name: ModelRules(model=name) for name in app.routes[0].models}
+    drive = Drive(WorkerStage(app, hosted, {"oip": input_codec("oip")}, EpochTable(app)), now)
+    drive.feed(assigned())
+    out = drive.feed(RequestsFetched(requests=chunk))
+    return [block for effect in out if isinstance(effect, EmitAnswers) for block in encode_answers(effect.answers)]
+
+
+def timed(run: Callable[[], None]) -> float:
+    gc.collect()
+    gc.freeze()
+    start = time.perf_counter()
+    run()
+    seconds = time.perf_counter() - start
+    gc.unfreeze()
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=40_000)
+    parser.add_argument("--profile", action="store_true", help="print where the time goes in the fused form")
+    args = parser.parse_args()
+    if args.profile:
+        _profile(args.requests)
+        return
+    for name, measure in (
+        ("fused, one model", lambda: fused_us(args.requests)),
+        ("fused, five models", lambda: fused_us(args.requests, 5)),
+        ("aggregator, five members", lambda: aggregator_us(args.requests, 5)),
+    ):
+        runs = sorted(measure() for _ in range(3))
+        print(f"{name:28} {runs[1]:6.2f} us a request   (runs: {', '.join(f'{run:.2f}' for run in runs)})")
+
+
+def _profile(n: int) -> None:
+    import cProfile  # noqa: PLC0415
+    import pstats  # noqa: PLC0415
+
+    profile = cProfile.Profile()
+    profile.enable()
+    fused_us(n)
+    profile.disable()
+    pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+
+
+if __name__ == "__main__":
+    main()

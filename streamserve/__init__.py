@@ -1,0 +1,1 @@
+"""streamserve: machine-learning predictions over Kafka."""

@@ -1,0 +1,109 @@
+"""From settings to what the core works with: routes, policies, models as plain values."""
+
+from __future__ import annotations
+
+from streamserve.core.desk import ModelRules
+from streamserve.core.routes import AppRules, Route
+from streamserve.core.selection import Policy
+from streamserve.core.selection.registry import POLICIES
+from streamserve.errors import ConfigError
+from streamserve.runtimes import ModelSpec
+from streamserve.settings import ModelSettings, RouteSettings, Settings
+from streamserve.settings.plugins import added_policy
+from streamserve.settings.policies import PolicySettings
+
+
+def app_rules(settings: Settings) -> AppRules:
+    """What holds for all routes of the app, and the routes. Raises `ConfigError` on a policy that cannot be made."""
+    return AppRules(
+        routes=routes(settings),
+        max_deadline_ms=settings.app.max_deadline_ms,
+        max_request_bytes=settings.app.max_request_bytes,
+        guard_ms=settings.app.guard_ms,
+        epoch_delay_ms=settings.app.epoch_delay_ms,
+    )
+
+
+def routes(settings: Settings) -> tuple[Route, ...]:
+    """The app's routes, in the order of the config; a learnt state of a route is looked up by its name."""
+    return tuple(_route(settings, name, route) for name, route in settings.routes.items())
+
+
+def model_specs(settings: Settings, pool: str) -> tuple[ModelSpec, ...]:
+    """The models of a pool, as a runtime takes them; load their files with `base_dir=settings.base_dir`.
+
+    Raises `ConfigError` where the config has no such pool.
+    """
+    return tuple(_model_spec(name, settings.models[name]) for name in _hosted(settings, pool))
+
+
+def model_rules(settings: Settings, pool: str) -> dict[str, ModelRules]:
+    """How each model of a pool is run, by model id. The pool's cache budget is shared out evenly.
+
+    Raises `ConfigError` where the config has no such pool.
+    """
+    names = _hosted(settings, pool)
+    share = settings.pools[pool].cache_bytes // len(names)
+    return {settings.model_id(name): _model_rules(settings, name, share) for name in names}
+
+
+def make_policy(chosen: PolicySettings) -> Policy:
+    """The policy that a route's settings describe: one of ours, or one that another package adds.
+
+    Raises `ConfigError` where its class does not take the options.
+    """
+    policy_class = POLICIES.get(chosen.name) or added_policy(chosen.name)
+    try:
+        policy: Policy = policy_class(**chosen.options())
+    except (TypeError, ValueError) as refused:
+        raise ConfigError(f"policy {chosen.name} does not take these options: {refused}") from refused
+    return policy
+
+
+def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
+    models = tuple(settings.model_id(model) for model in route.models)
+    policy = make_policy(route.policy)
+    return Route(
+        name=name,
+        models=models,
+        policy=policy,
+        combine=route.combine,
+        deadline_ms=route.deadline_ms,
+        input=route.input,
+        default=route.default,
+        has_default=route.has_default,
+        confidence_threshold=route.confidence_threshold,
+        # A policy without a state has nothing to learn.
+        learns=policy.initial(models) is not None,
+        probabilities=route.probabilities,
+    )
+
+
+def _model_spec(name: str, model: ModelSettings) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        version=model.version,
+        source=model.source,
+        runtime=model.runtime,
+        trust_pickle=model.trust_pickle,
+        trusted_types=model.trusted_types,
+        options=model.options,
+    )
+
+
+def _model_rules(settings: Settings, name: str, cache_bytes: int) -> ModelRules:
+    model = settings.models[name]
+    return ModelRules(
+        model=settings.model_id(name),
+        batching=model.batching,
+        max_batch=model.max_batch,
+        batch_size=model.batch_size or model.max_batch,
+        max_wait_ms=model.max_wait_ms,
+        cache_bytes=cache_bytes,
+    )
+
+
+def _hosted(settings: Settings, pool: str) -> tuple[str, ...]:
+    if pool not in settings.pools:
+        raise ConfigError(f'{settings.path}: there is no pool "{pool}"; allowed: {", ".join(settings.pools)}')
+    return settings.pools[pool].models

@@ -1,0 +1,206 @@
+"""What a request asks for, read from its headers and its place in the log; never from its body.
+
+Worker and aggregator both admit every request and, being pure, reach the same result without talking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamserve.core.epochs import EpochTable
+from streamserve.core.messages import I64, INITIAL_EPOCH, PROBABILITY_ONE, Choice, Flags, Headers, Requests
+from streamserve.core.reasons import Reason
+from streamserve.core.routes import AppRules
+
+#: Headers that differ from request to request; the others are parsed once per distinct set.
+_OWN_HEADERS = frozenset({"ce_id", "traceparent", "ce_time", "tracestate", "ce_traceparent", "ce_tracestate"})
+_MEMO_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Admitted:
+    """Columns of n requests."""
+
+    route: I64
+    """Index in `AppRules.routes`; -1 where the request names none that exists."""
+    deadline_ms: I64
+    choice: Choice
+    forced: Flags
+    """The request named one model, so nothing was drawn."""
+    ids: list[str | None]
+    """`ce_id`"""
+    traces: list[bytes | None]
+    errors: Mapping[int, tuple[Reason, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ask:
+    """What one distinct set of headers asks for."""
+
+    route: int
+    budget_ms: int
+    mask: int = 0
+    """Bit of the one model that was named; 0: the policy chooses."""
+    error: tuple[Reason, str] | None = None
+
+
+class Admission:
+    """Parses headers and lets the epoch in force choose. Law: a function of the request and the known states alone."""
+
+    def __init__(self, rules: AppRules, epochs: EpochTable) -> None:
+        self._rules = rules
+        self._epochs = epochs
+        self._routes = {route.name: index for index, route in enumerate(rules.routes)}
+        self._memo: dict[Headers, int] = {}
+        self._asks: list[_Ask] = []
+        self._ask_route = np.zeros(0, np.int64)
+        self._ask_budget = np.zeros(0, np.int64)
+        self._ask_mask = np.zeros(0, np.uint64)
+        self._last: tuple[Requests, Admitted] | None = None
+
+    def admit(self, requests: Requests) -> Admitted:
+        """Columns for one fetch. Asked twice in a row for the same fetch (fused form), it answers from memory."""
+        if self._last is not None and self._last[0] is requests:
+            return self._last[1]
+        admitted = self._admit(requests)
+        self._last = (requests, admitted)
+        return admitted
+
+    def _admit(self, requests: Requests) -> Admitted:
+        n = len(requests)
+        ids: list[str | None] = [None] * n
+        traces: list[bytes | None] = [None] * n
+        if len(self._asks) > _MEMO_LIMIT:
+            self._forget()
+        memo = self._memo
+        numbers = [memo.get(headers, -1) for headers in requests.headers]
+        if -1 in numbers:
+            for i, number in enumerate(numbers):
+                if number < 0:
+                    numbers[i], ids[i], traces[i] = self._look_up(requests.headers[i])
+        ask = np.array(numbers, np.int64)
+        route = self._ask_route[ask]
+        mask = self._ask_mask[ask]
+        errors = {}
+        if any(self._asks[number].error for number in set(numbers)):
+            errors = {i: error for i, number in enumerate(numbers) if (error := self._asks[number].error)}
+        return Admitted(
+            route=route,
+            deadline_ms=requests.append_ms + self._ask_budget[ask],
+            choice=self._choose(requests, route, mask),
+            forced=mask != 0,
+            ids=ids,
+            traces=traces,
+            errors=errors,
+        )
+
+    def _choose(self, requests: Requests, route: I64, mask: np.ndarray) -> Choice:
+        n = len(requests)
+        first = int(route[0]) if n else -1
+        if first >= 0 and (route == first).all() and not mask.any():
+            return self._epochs.choose(first, requests.partition, requests.offsets, requests.append_ms)
+        choice = Choice(
+            chosen=mask.copy(),
+            probability=np.full(n, PROBABILITY_ONE, np.int64),
+            epoch=np.full(n, INITIAL_EPOCH, np.int64),
+            stale=np.zeros(n, np.bool_),
+        )
+        for index in np.unique(route):
+            if index < 0:
+                continue
+            rows = np.flatnonzero((route == index) & (mask == 0))
+            if not len(rows):
+                continue
+            part = self._epochs.choose(int(index), requests.partition, requests.offsets[rows], requests.append_ms[rows])
+            choice.chosen[rows] = part.chosen
+            choice.probability[rows] = part.probability
+            choice.epoch[rows] = part.epoch
+            choice.stale[rows] = part.stale
+        return choice
+
+    def _look_up(self, headers: Headers) -> tuple[int, str | None, bytes | None]:
+        own = {name: value for name, value in headers if name in _OWN_HEADERS}
+        common = headers if not own else tuple(pair for pair in headers if pair[0] not in _OWN_HEADERS)
+        number = self._memo.get(common, -1)
+        if number < 0:
+            number = self._remember(common)
+        trace = own.get("traceparent") or own.get("ce_traceparent")
+        event_id = own.get("ce_id")
+        return number, event_id.decode("utf-8", "replace") if event_id else None, trace
+
+    def _remember(self, common: Headers) -> int:
+        number = len(self._asks)
+        ask = self._parse(common)
+        self._memo[common] = number
+        self._asks.append(ask)
+        self._ask_route = np.append(self._ask_route, ask.route)
+        self._ask_budget = np.append(self._ask_budget, ask.budget_ms)
+        self._ask_mask = np.append(self._ask_mask, np.uint64(ask.mask))
+        return number
+
+    def _forget(self) -> None:
+        self._memo.clear()
+        self._asks.clear()
+        self._ask_route, self._ask_budget = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._ask_mask = np.zeros(0, np.uint64)
+
+    def _parse(self, headers: Headers) -> _Ask:
+        named = dict(headers)
+        try:
+            words = {
+                name: value.decode("utf-8")
+                for name in ("ss-route", "mlserver-model", "ss-deadline-ms")
+                if (value := named.get(name)) is not None
+            }
+        except UnicodeDecodeError as error:
+            return self._refuse(-1, Reason.BAD_HEADER, f"a header of ours is not UTF-8: {error.object[:40]!r}")
+        ask = self._route_of(words)
+        if ask.error or "ss-deadline-ms" not in words:
+            return ask
+        return self._with_budget(ask, words["ss-deadline-ms"])
+
+    def _route_of(self, words: Mapping[str, str]) -> _Ask:
+        routes = self._rules.routes
+        name = words.get("ss-route")
+        if name is None:
+            if "mlserver-model" in words:
+                return self._by_model(words["mlserver-model"])
+            if len(routes) == 1:
+                return _Ask(route=0, budget_ms=routes[0].deadline_ms)
+            return self._refuse(-1, Reason.UNKNOWN_ROUTE, f"header ss-route is needed: one of {self._names()}")
+        index = self._routes.get(name)
+        if index is None:
+            return self._refuse(-1, Reason.UNKNOWN_ROUTE, f"no route {name[:80]!r}; there is {self._names()}")
+        return _Ask(route=index, budget_ms=routes[index].deadline_ms)
+
+    def _by_model(self, name: str) -> _Ask:
+        """MLServer's header: a route, else one model that then answers alone."""
+        routes = self._rules.routes
+        if name in self._routes:
+            index = self._routes[name]
+            return _Ask(route=index, budget_ms=routes[index].deadline_ms)
+        for index, route in enumerate(routes):
+            for bit, model in enumerate(route.models):
+                if name in (model, model.partition("@")[0]):
+                    return _Ask(route=index, budget_ms=route.deadline_ms, mask=1 << bit)
+        return self._refuse(-1, Reason.UNKNOWN_MODEL, f"no route or model {name[:80]!r}; routes: {self._names()}")
+
+    def _with_budget(self, ask: _Ask, text: str) -> _Ask:
+        limit = self._rules.max_deadline_ms
+        try:
+            budget = int(text)
+        except ValueError:
+            budget = 0
+        if not 1 <= budget <= limit:
+            words = f"ss-deadline-ms must be a whole number of milliseconds from 1 to {limit}, not {text[:40]!r}"
+            return self._refuse(ask.route, Reason.BAD_DEADLINE, words)
+        return _Ask(route=ask.route, budget_ms=budget, mask=ask.mask)
+
+    def _refuse(self, route: int, reason: Reason, words: str) -> _Ask:
+        return _Ask(route=route, budget_ms=0, error=(reason, words))
+
+    def _names(self) -> str:
+        return ", ".join(self._routes)

@@ -1,0 +1,399 @@
+"""From queued requests to model calls to answers: the middle of the worker stage."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from streamserve.core.blocks import Answered, Verdict, build_blocks
+from streamserve.core.cache import CachedRows, ResultCache, frozen_copy, input_key
+from streamserve.core.codec import InputCodec
+from streamserve.core.decoding import UNUSABLE_INPUT, InputRows
+from streamserve.core.desk import FAILED_CALLS_LIMIT, SUSPECTS_LIMIT, Batch, Desk
+from streamserve.core.effects import Count, Effect, RunBatch
+from streamserve.core.events import BatchFinished
+from streamserve.core.messages import I64, U8, AnyArray, Outputs
+from streamserve.core.outputs import check_outputs
+from streamserve.core.reasons import Missing, Reason
+from streamserve.core.routes import AppRules
+from streamserve.core.rows import ranges, starts_of
+from streamserve.core.table import Table
+
+_COPIED = ("partition", "offset", "append_ms", "route", "chosen", "probability", "epoch", "stale")
+
+
+class Answering:
+    """Decides what runs next for a model, and what became of what ran."""
+
+    def __init__(self, rules: AppRules, table: Table, codecs: Mapping[str, InputCodec]) -> None:
+        self._rules = rules
+        self._table = table
+        self._inputs = InputRows(table, rules.routes, codecs)
+        self._next_batch = 0
+        self._caches: dict[str, ResultCache] = {}
+        self._followers: dict[Hashable, list[int]] = {}
+
+    # -- before the call -----------------------------------------------------------------------------------------
+
+    def cut(self, desk: Desk, now_ms: int, guard_ms: int, backlog_rows: int, effects: list[Effect]) -> list[Answered]:
+        """Give an idle model its next batch, if there is one; returns answers that need no call."""
+        answered: list[Answered] = []
+        desk.go_at_ms = None
+        while desk.running is None:
+            if desk.retries:
+                answered += self._retry(desk, now_ms, effects)
+                continue
+            doomed = desk.pop_due(desk.doomed_until_ms(now_ms, guard_ms))
+            answered += self._answer_all(desk, doomed, Missing.SHED, now_ms)
+            if not len(desk):
+                break
+            load = desk.load(now_ms, guard_ms, backlog_rows)
+            size = desk.batcher.size(load)
+            desk.go_at_ms = desk.waits_until_ms(size, load.slack_ms, now_ms)
+            if desk.go_at_ms is not None:
+                break
+            head = desk.head(size.rows)
+            answered += self._answer_unusable(desk, head, now_ms)
+            if len(desk):
+                batch = self._compose(desk, size.rows, size.why, now_ms)
+                answered += self._from_cache(desk, batch, size.why, now_ms, effects)
+        return answered
+
+    def _retry(self, desk: Desk, now_ms: int, effects: list[Effect]) -> list[Answered]:
+        """Run the next piece of a failed batch, unless nobody waits for it any more."""
+        batch = desk.retries.popleft()
+        live = batch.handles[batch.handles >= self._table.base]
+        if (self._table["waiting"][self._table.at(live)] > 0).any():
+            self._run(desk, batch, "bisect", now_ms, effects)
+            return []
+        answered = self._refuse(desk, batch, Missing.LATE, "")
+        if not desk.retries:
+            answered += self._convict(desk, Missing.ROW_ERROR)
+        return answered
+
+    def shed(self, desk: Desk, now_ms: int) -> list[Answered]:
+        """Answers for the queued requests whose deadline has come."""
+        return self._answer_all(desk, desk.pop_due(now_ms), Missing.SHED, now_ms)
+
+    def _answer_unusable(self, desk: Desk, head: I64, now_ms: int) -> list[Answered]:
+        """Decode the head of the queue; answer and remove what no call can use."""
+        table = self._table
+        errors = self._inputs.decode(head)
+        for handle, error in errors.items():
+            table.lists["errors"][handle - table.base] = error
+        at = table.at(head)
+        bad = head[table["group"][at] == UNUSABLE_INPUT]
+        answered: list[Answered] = []
+        if len(bad):
+            desk.remove(bad)
+            answered += self._answer_all(desk, bad, Missing.BAD_INPUT, now_ms)
+        if desk.rules.takes_text is None and desk.rules.trailing_shape is None:
+            return answered
+        wrong = self._wrong_shape(desk, head[table["group"][at] >= 0])
+        if len(wrong):
+            words = self._shape_words(desk, wrong)
+            desk.remove(wrong)
+            answered += self._answer_all(desk, wrong, Missing.BAD_INPUT, now_ms, words)
+        return answered
+
+    def _wrong_shape(self, desk: Desk, handles: I64) -> I64:
+        """Those whose rows this model does not take."""
+        groups = self._table["group"][self._table.at(handles)]
+        wrong = [group for group in np.unique(groups).tolist() if not self._takes(desk, group)]
+        return handles[np.isin(groups, wrong)] if wrong else handles[:0]
+
+    def _takes(self, desk: Desk, group: int) -> bool:
+        row = self._inputs.rows(group, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        rules = desk.rules
+        if rules.takes_text is not None and rules.takes_text != (row.dtype == object):
+            return False
+        return rules.trailing_shape is None or row.shape[1:] == rules.trailing_shape
+
+    def _shape_words(self, desk: Desk, wrong: I64) -> str:
+        group = int(self._table["group"][self._table.at(wrong[:1])][0])
+        row = self._inputs.rows(group, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        wants = list(desk.rules.trailing_shape) if desk.rules.trailing_shape is not None else "numbers"
+        wants = "text" if desk.rules.takes_text else wants
+        return f"{desk.rules.model} takes rows of {wants}, this request has rows of {list(row.shape[1:])} {row.dtype}"
+
+    def _compose(self, desk: Desk, max_rows: int, why: str, now_ms: int) -> Batch:
+        """Take requests of the head's group from the queue, up to `max_rows`; a larger request is taken in parts."""
+        table = self._table
+        head = desk.head(max_rows)
+        at = table.at(head)
+        groups = table["group"][at]
+        if (groups != groups[0]).any():
+            head, at = head[groups == groups[0]], at[groups == groups[0]]
+        n_rows = table["n_rows"][at]
+        first = int(head[0])
+        taken = desk.rows_taken.get(first, 0)
+        if taken or int(n_rows[0]) > max_rows:
+            return self._compose_part(desk, first, taken, max_rows, now_ms)
+        k = len(head)
+        if not (n_rows == 1).all():
+            k = max(1, int(np.searchsorted(np.cumsum(n_rows), max_rows, side="right")))
+            head, at, n_rows = head[:k], at[:k], n_rows[:k]
+        if (groups[:k] == groups[0]).all():
+            desk.drop_head(k)
+        else:
+            desk.remove(head)
+        inputs = self._inputs.rows(int(groups[0]), table["first_row"][at], n_rows)
+        return self._batch(head, n_rows, inputs, why, now_ms)
+
+    def _compose_part(self, desk: Desk, handle: int, taken: int, max_rows: int, now_ms: int) -> Batch:
+        table = self._table
+        at = table.at(np.array([handle], np.int64))
+        rows = min(max_rows, int(table["n_rows"][at][0]) - taken)
+        inputs = self._inputs.rows(int(table["group"][at][0]), table["first_row"][at] + taken, np.array([rows]))
+        desk.rows_taken[handle] = taken + rows
+        batch = self._batch(np.array([handle], np.int64), np.array([rows], np.int64), inputs, "cap", now_ms)
+        if taken + rows == int(table["n_rows"][at][0]):
+            desk.remove_from_queue(handle)
+        return replace(batch, limited=True, part_of=handle)
+
+    def _batch(self, handles: I64, n_rows: I64, inputs: AnyArray, why: str, now_ms: int) -> Batch:
+        table = self._table
+        at = table.at(handles)
+        ids = table.lists["ids"]
+        return Batch(
+            number=self._number(),
+            handles=handles,
+            n_rows=n_rows,
+            inputs=inputs,
+            columns={name: table[name][at] for name in _COPIED},
+            ids=[ids[i] for i in at.tolist()],
+            started_ms=now_ms,
+            limited=why not in ("drained", "first"),
+        )
+
+    def _number(self) -> int:
+        self._next_batch += 1
+        return self._next_batch - 1
+
+    def _run(self, desk: Desk, batch: Batch, why: str, now_ms: int, effects: list[Effect]) -> None:
+        desk.running = batch
+        desk.called(now_ms)
+        effects.append(RunBatch(batch=batch.number, model=desk.rules.model, inputs=batch.inputs, why=why))
+
+    # -- cache ---------------------------------------------------------------------------------------------------
+
+    def _from_cache(self, desk: Desk, batch: Batch, why: str, now_ms: int, effects: list[Effect]) -> list[Answered]:
+        """Answer what is known, let repeats follow the request that is under way, run the rest."""
+        budget = desk.rules.cache_bytes
+        if not budget or batch.part_of >= 0:
+            self._run(desk, batch, why, now_ms, effects)
+            return []
+        cache = self._caches.setdefault(desk.rules.model, ResultCache(budget))
+        answered: list[Answered] = []
+        lead: list[int] = []
+        keys: list[Hashable] = []
+        starts = starts_of(batch.n_rows)
+        for i in range(len(batch)):
+            key = input_key(desk.rules.model, batch.inputs[starts[i] : starts[i + 1]])
+            known = cache.get(key)
+            if known is not None:
+                answered += self._answer_known(desk, batch, i, known)
+            elif key in self._followers:
+                self._followers[key].append(int(batch.handles[i]))
+            else:
+                self._followers[key] = []
+                keys.append(key)
+                lead.append(i)
+        if len(lead) < len(batch):
+            hits, followers = len(answered), len(batch) - len(lead) - len(answered)
+            effects.append(Count(what="cache", label="hit", n=hits))
+            effects.append(Count(what="cache", label="coalesced", n=followers))
+        effects.append(Count(what="cache", label="miss", n=len(lead)))
+        if lead:
+            part = replace(_subset(batch, np.array(lead), batch.number), keys=tuple(keys))
+            self._run(desk, part, why, now_ms, effects)
+        return answered
+
+    def _answer_known(self, desk: Desk, batch: Batch, i: int, known: CachedRows) -> list[Answered]:
+        one = _subset(batch, np.array([i]), batch.number)
+        outputs = Outputs(labels=known.labels, probabilities=known.probabilities, classes=known.classes)
+        return self._build(desk, one, Verdict(missing=np.zeros(1, np.uint8), outputs=outputs))
+
+    def _with_followers(self, desk: Desk, batch: Batch, verdict: Verdict) -> tuple[Batch, I64]:
+        """The batch with the requests that followed its members appended, and whose answer each request gets.
+
+        Fills the cache.
+        """
+        n = len(batch)
+        source, handles = list(range(n)), batch.handles.tolist()
+        if batch.keys:
+            cache = self._caches[desk.rules.model]
+            starts = starts_of(batch.n_rows)
+            for i, key in enumerate(batch.keys):
+                if verdict.outputs is not None and verdict.missing[i] == Missing.PRESENT:
+                    cache.put(key, _cached(verdict.outputs, slice(int(starts[i]), int(starts[i + 1]))))
+                live = [follower for follower in self._followers.pop(key, ()) if follower >= self._table.base]
+                source += [i] * len(live)
+                handles += live
+        if len(handles) == n:
+            return batch, np.arange(n, dtype=np.int64)
+        table = self._table
+        at = table.at(np.array(handles[n:], np.int64))
+        ids = table.lists["ids"]
+        extended = replace(
+            batch,
+            handles=np.array(handles, np.int64),
+            n_rows=batch.n_rows[source],
+            columns={name: np.concatenate((batch.columns[name], table[name][at])) for name in _COPIED},
+            ids=batch.ids + [ids[i] for i in at.tolist()],
+        )
+        return extended, np.array(source, np.int64)
+
+    # -- after the call ------------------------------------------------------------------------------------------
+
+    def finish(self, desk: Desk, event: BatchFinished, now_ms: int) -> Iterator[Answered]:
+        """What became of the running batch."""
+        batch = desk.running
+        desk.running = None
+        if batch is None:
+            return
+        desk.called(now_ms)
+        outputs = event.outputs
+        if outputs is None:
+            yield from self._failed(desk, batch, event.error)
+            return
+        desk.batcher.observe(int(batch.n_rows.sum()), event.duration_ms, batch.limited)
+        desk.calls_failed_in_row = 0
+        yield from self._convict(desk, Missing.ROW_ERROR)
+        duration = max(0, round(event.duration_ms))
+        if batch.part_of >= 0:
+            yield from self._finish_part(desk, batch, outputs, duration)
+            return
+        checked = check_outputs(outputs, batch.n_rows)
+        verdict = Verdict(missing=checked.missing, outputs=outputs, details=checked.details, duration_ms=duration)
+        yield from self._deliver(desk, batch, verdict)
+
+    def _deliver(self, desk: Desk, batch: Batch, verdict: Verdict) -> list[Answered]:
+        full, source = self._with_followers(desk, batch, verdict)
+        if full is not batch:
+            outputs = verdict.outputs
+            if outputs is not None and (verdict.missing != Missing.WRONG_ROW_COUNT).all():
+                outputs = _gathered(outputs, ranges(starts_of(batch.n_rows)[:-1][source], full.n_rows))
+            verdict = Verdict(
+                missing=verdict.missing[source],
+                outputs=outputs,
+                details={i: verdict.details[s] for i, s in enumerate(source.tolist()) if s in verdict.details},
+                duration_ms=verdict.duration_ms,
+            )
+        return self._build(desk, full, verdict)
+
+    def _failed(self, desk: Desk, batch: Batch, words: str) -> Iterator[Answered]:
+        """A call raised: halve it until the bad requests stand alone; give up if it is the model that is bad."""
+        if len(batch) > 1:
+            half = len(batch) // 2
+            for part in (np.arange(half, len(batch)), np.arange(half)):
+                keys = tuple(batch.keys[i] for i in part.tolist()) if batch.keys else ()
+                desk.retries.appendleft(replace(_subset(batch, part, self._number()), keys=keys))
+            return
+        desk.suspects.append((batch, words))
+        model_is_bad = len(desk.suspects) >= SUSPECTS_LIMIT
+        if model_is_bad:
+            while desk.retries:
+                desk.suspects.append((desk.retries.popleft(), words))
+        if not desk.retries:
+            # Nothing of the batch went well: the calls before it tell whose fault it is.
+            desk.calls_failed_in_row += 1
+            model_is_bad = model_is_bad or desk.calls_failed_in_row > FAILED_CALLS_LIMIT
+            yield from self._convict(desk, Missing.MODEL_ERROR if model_is_bad else Missing.ROW_ERROR)
+
+    def _convict(self, desk: Desk, missing: Missing) -> Iterator[Answered]:
+        suspects, desk.suspects = desk.suspects, []
+        for batch, words in suspects:
+            yield from self._refuse(desk, batch, missing, words)
+
+    def _refuse(self, desk: Desk, batch: Batch, missing: Missing, words: str) -> list[Answered]:
+        """The same verdict for all requests of a batch that had its call."""
+        if batch.part_of >= 0:
+            desk.remove(batch.handles)
+        return self._deliver(desk, batch, Verdict.all(len(batch), missing, words))
+
+    def _finish_part(self, desk: Desk, batch: Batch, outputs: Outputs, duration_ms: int) -> Iterator[Answered]:
+        """Keep a part's rows; answer when all parts of the request are there."""
+        handle = batch.part_of
+        checked = check_outputs(outputs, batch.n_rows)
+        if handle not in desk.rows_taken or handle < self._table.base:
+            desk.remove(batch.handles)
+            return  # shed, revoked or given up meanwhile
+        if checked.missing[0] != Missing.PRESENT:
+            desk.remove(batch.handles)
+            yield from self._build(desk, batch, Verdict(missing=checked.missing, details=checked.details))
+            return
+        parts = desk.parts.setdefault(handle, [])
+        parts.append(outputs)
+        if sum(len(part.labels) for part in parts) < int(self._table["n_rows"][handle - self._table.base]):
+            return
+        desk.rows_taken.pop(handle, None)
+        desk.parts.pop(handle, None)
+        whole = _joined(parts)
+        one = replace(batch, n_rows=np.array([len(whole.labels)], np.int64), part_of=-1)
+        yield from self._build(
+            desk, one, Verdict(missing=np.zeros(1, np.uint8), outputs=whole, duration_ms=duration_ms)
+        )
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def _answer_all(self, desk: Desk, handles: I64, missing: Missing, now_ms: int, words: str = "") -> list[Answered]:
+        """The same verdict for all of them, without a call."""
+        if not len(handles):
+            return []
+        n = len(handles)
+        batch = self._batch(handles, np.zeros(n, np.int64), np.zeros((0, 0)), "drained", now_ms)
+        return self._build(desk, batch, Verdict.all(n, missing, words))
+
+    def _build(self, desk: Desk, batch: Batch, verdict: Verdict) -> list[Answered]:
+        return build_blocks(batch, desk.rules.model, verdict, self._rules.routes, self._errors_of)
+
+    def _errors_of(self, handles: I64, missing: U8) -> dict[int, tuple[int, str]]:
+        """Reason and words of values that no model can use."""
+        table = self._table
+        errors: dict[int, tuple[int, str]] = {}
+        for i in np.flatnonzero(missing == Missing.BAD_INPUT).tolist():
+            at = int(handles[i]) - table.base
+            if at >= 0 and table["group"][at] == UNUSABLE_INPUT:
+                reason, words = table.lists["errors"][at]
+                errors[i] = (int(Reason(reason)), words)
+        return errors
+
+
+def _subset(batch: Batch, rows: I64, number: int) -> Batch:
+    starts = starts_of(batch.n_rows)
+    return replace(
+        batch,
+        number=number,
+        handles=batch.handles[rows],
+        n_rows=batch.n_rows[rows],
+        inputs=batch.inputs[ranges(starts[:-1][rows], batch.n_rows[rows])],
+        columns={name: column[rows] for name, column in batch.columns.items()},
+        ids=[batch.ids[i] for i in rows.tolist()],
+        keys=(),
+    )
+
+
+def _gathered(outputs: Outputs, rows: I64) -> Outputs:
+    probabilities = outputs.probabilities[rows] if outputs.probabilities is not None else None
+    return Outputs(labels=outputs.labels[rows], probabilities=probabilities, classes=outputs.classes)
+
+
+def _cached(outputs: Outputs, rows: slice) -> CachedRows:
+    probabilities = outputs.probabilities
+    return CachedRows(
+        labels=frozen_copy(outputs.labels[rows]),
+        probabilities=None if probabilities is None else np.array(probabilities[rows]),
+        classes=outputs.classes,
+    )
+
+
+def _joined(parts: list[Outputs]) -> Outputs:
+    probabilities = None
+    if parts[0].probabilities is not None:
+        probabilities = np.concatenate([part.probabilities for part in parts if part.probabilities is not None])
+    return Outputs(
+        labels=np.concatenate([part.labels for part in parts]), probabilities=probabilities, classes=parts[0].classes
+    )

@@ -1,0 +1,98 @@
+"""Blocks of answers: what one model call says, cut by partition and route."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from streamserve.core.desk import Batch
+from streamserve.core.messages import F64, I64, U8, Answers, AnyArray, Choice, Outputs
+from streamserve.core.reasons import Missing
+from streamserve.core.routes import Route
+from streamserve.core.rows import ranges, starts_of
+
+Answered = tuple[I64, Answers]
+"""Handles (some may be gone) and the block that answers them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Verdict:
+    """What became of a batch's requests."""
+
+    missing: U8
+    outputs: Outputs | None = None
+    """Rows of all requests, one after the other, those of missing ones too; None where none is present."""
+    details: Mapping[int, str] = field(default_factory=dict)
+    duration_ms: int = 0
+
+    @classmethod
+    def all(cls, n: int, missing: Missing, words: str = "") -> Verdict:
+        """The same for n requests."""
+        return cls(missing=np.full(n, missing, np.uint8), details=dict.fromkeys(range(n), words) if words else {})
+
+
+def build_blocks(
+    batch: Batch,
+    model: str,
+    verdict: Verdict,
+    routes: Sequence[Route],
+    errors_of: Callable[[I64, U8], Mapping[int, tuple[int, str]]],
+) -> list[Answered]:
+    """One block per (partition, route) in the batch."""
+    columns, outputs, missing = batch.columns, verdict.outputs, verdict.missing
+    good = missing == Missing.PRESENT
+    n_rows = batch.n_rows if good.all() else np.where(good, batch.n_rows, 0)
+    starts = starts_of(batch.n_rows)[:-1]
+    groups = group_answers(columns["partition"], columns["route"])
+    whole = len(groups) == 1
+    blocks: list[Answered] = []
+    for partition, route, rows in groups:
+        labels, probabilities = _rows_of(outputs, starts[rows], n_rows[rows], whole)
+        position = {int(i): k for k, i in enumerate(rows)} if verdict.details else {}
+        answers = Answers(
+            partition=partition,
+            route=routes[route].name,
+            model=model,
+            offsets=columns["offset"][rows],
+            row_starts=starts_of(n_rows[rows]),
+            labels=labels,
+            probabilities=probabilities,
+            classes=outputs.classes if outputs is not None else None,
+            missing=missing[rows],
+            ids=batch.ids if whole else [batch.ids[i] for i in rows.tolist()],
+            choice=Choice(
+                chosen=columns["chosen"][rows],
+                probability=columns["probability"][rows],
+                epoch=columns["epoch"][rows],
+                stale=columns["stale"][rows],
+            ),
+            queue_ms=np.maximum(batch.started_ms - columns["append_ms"][rows], 0).astype(np.int32),
+            inference_ms=np.full(len(rows), verdict.duration_ms, np.int32),
+            errors=errors_of(batch.handles[rows], missing[rows]),
+            details={position[i]: words for i, words in verdict.details.items() if i in position},
+        )
+        blocks.append((batch.handles[rows], answers))
+    return blocks
+
+
+def group_answers(partitions: I64, routes: I64) -> list[tuple[int, int, I64]]:
+    """(partition, route, indices) of each pair that occurs, indices in their order."""
+    n = len(partitions)
+    key = partitions * (1 << 20) + routes
+    if n and (key == key[0]).all():
+        return [(int(partitions[0]), int(routes[0]), np.arange(n, dtype=np.int64))]
+    order = np.argsort(key, kind="stable")
+    edges = np.flatnonzero(np.diff(key[order])) + 1
+    groups = np.split(order, edges) if n else []
+    return [(int(partitions[rows[0]]), int(routes[rows[0]]), rows) for rows in groups]
+
+
+def _rows_of(outputs: Outputs | None, starts: I64, n_rows: I64, whole: bool) -> tuple[AnyArray | None, F64 | None]:
+    if outputs is None or not n_rows.any():
+        return None, None
+    if whole and int(n_rows.sum()) == len(outputs.labels):
+        return outputs.labels, outputs.probabilities
+    at = starts if (n_rows == 1).all() else ranges(starts, n_rows)
+    return outputs.labels[at], outputs.probabilities[at] if outputs.probabilities is not None else None

@@ -1,0 +1,175 @@
+"""One model's desk in a worker: its queue, its batcher, the call under way, and how a failed call is taken apart."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamserve.core.batching import Arrivals, Batcher, Load, Size, make_batcher
+from streamserve.core.messages import I64, AnyArray, Outputs
+from streamserve.core.table import Table
+
+#: Single requests that fail one after the other, with no call going well in between: the model, not the requests.
+SUSPECTS_LIMIT = 4
+#: Calls that failed whole, one after the other: from then on the model is taken to be bad.
+FAILED_CALLS_LIMIT = 2
+RETRY_HALVING_MS = 1000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRules:
+    """How one hosted model is to be run."""
+
+    model: str
+    batching: str = "auto"
+    max_batch: int = 512
+    batch_size: int = 64
+    """Of `fixed` batching."""
+    max_wait_ms: int = 0
+    """A short batch may wait this long since its oldest request came, while slack allows (Clipper, 4.3.2)."""
+    cache_bytes: int = 0
+    trailing_shape: tuple[int, ...] | None = None
+    """Shape of one row that the model takes; None: it does not say."""
+    takes_text: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """Requests of one model call. Everything that its answers need is copied: the requests may be gone by then."""
+
+    number: int
+    handles: I64
+    n_rows: I64
+    inputs: AnyArray
+    columns: dict[str, Any]
+    """`partition, offset, append_ms, route, chosen, probability, epoch, stale`: one entry a request."""
+    ids: list[str | None]
+    started_ms: int
+    limited: bool
+    part_of: int = -1
+    """Handle of the one large request of which this is a part; -1: whole requests."""
+    keys: tuple[Hashable, ...] = ()
+    """Cache key of each request; empty where the cache is off."""
+
+    def __len__(self) -> int:
+        return len(self.handles)
+
+
+class Desk:
+    """State of one hosted model. Knows nothing of effects: the worker stage asks and tells."""
+
+    def __init__(self, rules: ModelRules, table: Table) -> None:
+        self.rules = rules
+        self._table = table
+        self._queue = np.zeros(0, np.int64)
+        self.batcher: Batcher = make_batcher(rules.batching, rules.max_batch, rules.batch_size)
+        self.arrivals = Arrivals()
+        self.running: Batch | None = None
+        self.retries: deque[Batch] = deque()
+        self.suspects: list[tuple[Batch, str]] = []
+        self.calls_failed_in_row = 0
+        self.parts: dict[int, list[Outputs]] = {}
+        self.rows_taken: dict[int, int] = {}
+        self.go_at_ms: int | None = None
+        """When a short batch that waits is to go."""
+        self._last_call_ms: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, handles: I64, now_ms: int) -> None:
+        """Queue live requests, in order of deadline (stable, so in log order among equals)."""
+        deadline = self._table["deadline_ms"]
+        new = deadline[self._table.at(handles)]
+        if len(new) > 1 and (new[1:] < new[:-1]).any():
+            order = np.argsort(new, kind="stable")
+            handles, new = handles[order], new[order]
+        self.arrivals.add(len(handles), now_ms)
+        if not len(self._queue):
+            self._queue = handles
+            return
+        last = deadline[self._table.at(self._queue[-1:])][0]
+        self._queue = np.concatenate((self._queue, handles))
+        if new[0] < last:
+            order = np.argsort(deadline[self._table.at(self._queue)], kind="stable")
+            self._queue = self._queue[order]
+
+    def doomed_until_ms(self, now_ms: int, guard_ms: int) -> float:
+        """Requests due by then cannot be answered in time, even alone.
+
+        While nothing is called (everything is doomed) the prediction halves every second, so that a model which was
+        slow for a while is tried again.
+        """
+        predicted = self.batcher.predict_ms(1)
+        if self._last_call_ms is not None:
+            predicted *= 0.5 ** ((now_ms - self._last_call_ms) / RETRY_HALVING_MS)
+        return now_ms + guard_ms + predicted
+
+    def called(self, now_ms: int) -> None:
+        """A call has begun or ended."""
+        self._last_call_ms = now_ms
+
+    def pop_due(self, until_ms: float) -> I64:
+        """Remove and return the queued requests whose deadline is at most this."""
+        if not len(self._queue):
+            return self._queue
+        deadlines = self._table["deadline_ms"][self._table.at(self._queue)]
+        n = int(np.searchsorted(deadlines, until_ms, side="right"))
+        due, self._queue = self._queue[:n], self._queue[n:]
+        self._forget_parts(due)
+        return due
+
+    def remove(self, gone: I64) -> None:
+        """Remove these handles wherever they are queued."""
+        if len(self._queue):
+            self._queue = self._queue[~np.isin(self._queue, gone)]
+        self._forget_parts(gone)
+
+    def remove_from_queue(self, handle: int) -> None:
+        """All rows of this large request are taken: nothing of it waits any more."""
+        self._queue = self._queue[self._queue != handle]
+
+    def _forget_parts(self, handles: I64) -> None:
+        if self.rows_taken:
+            for handle in handles.tolist():
+                self.rows_taken.pop(handle, None)
+                self.parts.pop(handle, None)
+
+    def head(self, n: int) -> I64:
+        """The first n queued requests."""
+        return self._queue[:n]
+
+    def drop_head(self, n: int) -> None:
+        self._queue = self._queue[n:]
+
+    def head_deadline_ms(self) -> int:
+        return int(self._table["deadline_ms"][self._table.at(self._queue[:1])][0])
+
+    def oldest_arrival_ms(self) -> int:
+        return int(self._table["arrived_ms"][self._table.at(self._queue)].min())
+
+    def load(self, now_ms: int, guard_ms: int, backlog_rows: int) -> Load:
+        head = self._table.at(self._queue[:1])
+        deadline = int(self._table["deadline_ms"][head][0])
+        append = int(self._table["append_ms"][head][0])
+        n_rows = self._table["n_rows"][self._table.at(self._queue[: self.rules.max_batch])]
+        return Load(
+            queued_rows=int(np.maximum(n_rows, 1).sum()) + max(0, len(self._queue) - self.rules.max_batch),
+            backlog_rows=backlog_rows,
+            rows_per_ms=self.arrivals.rows_per_ms(now_ms),
+            slack_ms=deadline - guard_ms - now_ms,
+            budget_ms=max(1, deadline - append),
+        )
+
+    def waits_until_ms(self, size: Size, slack_ms: float, now_ms: int) -> int | None:
+        """A short batch's moment to go, if it may still wait; None: go now."""
+        wait = self.rules.max_wait_ms
+        if not wait or size.why not in ("drained", "first") or len(self._queue) >= self.rules.max_batch:
+            return None
+        until = self.oldest_arrival_ms() + wait
+        until = min(until, int(now_ms + slack_ms - 2 * self.batcher.predict_ms(size.rows)))
+        return until if until > now_ms else None

@@ -1,0 +1,121 @@
+"""Effects: commands from a stage to the shell. The shell performs them in order and reports back by events.
+
+Every `Emit*` carries a token, unique within the stage: the shell answers it with exactly one `Produced` or
+`ProduceFailed`. `Settle` says that an input needs nothing more; the shell's ledger turns that into commits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamserve.core.messages import I64, Answers, AnyArray, DeadLetters, Predictions
+from streamserve.core.records import FeedbackForward, OutcomeRecord, StateRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunBatch:
+    """Run a model on n rows, off the loop; answered by one `BatchFinished`."""
+
+    batch: int
+    model: str
+    inputs: AnyArray
+    """`[n, ...]`"""
+    why: str
+    """What decided the size: `floor`, `slack`, `cap`, `drained`, ... (a metric label)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EmitAnswers:
+    token: int
+    answers: Answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EmitPredictions:
+    token: int
+    predictions: Predictions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EmitDeadLetters:
+    token: int
+    letters: DeadLetters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EmitOutcomes:
+    """Outcomes, each to the partition that it names."""
+
+    token: int
+    outcomes: tuple[OutcomeRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EmitState:
+    """One learnt state to the epochs topic; the acknowledgement gives its epoch (offset) and append time."""
+
+    token: int
+    state: StateRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EmitSnapshot:
+    """The same state to the compacted policy topic, after its epochs record was acknowledged."""
+
+    token: int
+    state: StateRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForwardFeedback:
+    """Feedback that landed on another partition than its prediction: sent on, once."""
+
+    token: int
+    forward: FeedbackForward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Settle:
+    """These offsets of the driving topic need nothing more."""
+
+    partition: int
+    offsets: I64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Stop fetching these partitions of a source (`requests`, `answers`, ...) until `Continue`."""
+
+    source: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continue:
+    source: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """Something that is not lost in silence: a named count with one label value."""
+
+    what: str
+    label: str
+    n: int
+
+
+Effect = (
+    RunBatch
+    | EmitAnswers
+    | EmitPredictions
+    | EmitDeadLetters
+    | EmitOutcomes
+    | EmitState
+    | EmitSnapshot
+    | ForwardFeedback
+    | Settle
+    | Pause
+    | Continue
+    | Count
+)

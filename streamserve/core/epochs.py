@@ -1,0 +1,197 @@
+"""Which learnt state is in force when: the table that every role decides by.
+
+A state is in force for requests appended at least `epoch_delay_ms` after it; of several, the highest offset wins;
+before the first, the route's initial state holds. So workers, the aggregator and a replay reach the same choice from
+the log alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+import numpy as np
+
+from streamserve.core.messages import F64, I64, INITIAL_EPOCH, U64, Choice
+from streamserve.core.records import StateRecord
+from streamserve.core.routes import AppRules, Route
+from streamserve.core.selection.base import Distribution, pick, salt_of
+
+_NEVER_MS = -(1 << 62)
+
+
+def outcome_partition(route: str, context: str, partitions: int) -> int:
+    """Partition of a shared state: of the outcomes that teach it, of its epochs and of its snapshots."""
+    value = salt_of(route, context)
+    return (value ^ (value >> 32)) % partitions
+
+
+class EpochTable:
+    """Learnt states of all routes of an app, and choices under them. Routes are named by their index in the rules.
+
+    Raises ConfigError when a policy does not fit its route's models, ContractError on a state that cannot be read.
+    """
+
+    def __init__(self, rules: AppRules) -> None:
+        self._routes = [_RouteStates(route, rules.epoch_delay_ms) for route in rules.routes]
+        self._by_name = {states.route.name: states for states in self._routes}
+        self._delay_ms = rules.epoch_delay_ms
+        self._known_ms = _NEVER_MS
+
+    def apply(self, states: Iterable[StateRecord]) -> None:
+        """Take states as they stand in the log, in any order, snapshots too; those of other policies are ignored."""
+        changed = set()
+        for record in states:
+            table = self._by_name.get(record.route)
+            if table is not None and table.add(record):
+                changed.add(record.route)
+        for name in changed:
+            self._by_name[name].arrange()
+
+    def known_until(self, ms: int) -> None:
+        """Every state appended before this broker time has been applied."""
+        self._known_ms = max(self._known_ms, ms)
+
+    def choose(self, route: int, partition: int, offsets: I64, append_ms: I64) -> Choice:
+        """Choices of n requests of one partition. `offsets`, `append_ms`: `[n]`, in any order."""
+        table = self._routes[route]
+        if not len(offsets):
+            return _choice_of_none()
+        first_ms, last_ms = int(append_ms.min()), int(append_ms.max())
+        low, high = table.index_at(first_ms), table.index_at(last_ms)
+        if low == high:
+            distribution, epoch = table.state(low)
+            chosen, probability = pick(distribution, partition, offsets, table.salt)
+            epochs = np.full(len(offsets), epoch, np.int64)
+        else:
+            chosen, probability, epochs = table.choose_each(partition, offsets, append_ms)
+        return Choice(
+            chosen=chosen,
+            probability=probability,
+            epoch=epochs,
+            stale=table.stale(append_ms, first_ms, last_ms, self._known_ms + self._delay_ms),
+        )
+
+    def weights(self, route: int, epoch: int) -> F64:
+        """`[models]`, read-only: weights under this state; of an unknown epoch, those of the nearest older one."""
+        return self._routes[route].at_epoch(epoch).weights
+
+    def forget(self, before_ms: int) -> None:
+        """Drop states that no request appended at or after this time can need."""
+        for table in self._routes:
+            table.forget(before_ms)
+
+
+class _State:
+    """One learnt state of a route; its distribution is computed when first needed, once."""
+
+    __slots__ = ("_distribution", "epoch", "in_force_ms", "previous", "route", "value")
+
+    def __init__(self, route: Route, epoch: int, in_force_ms: int, previous: int, value: object) -> None:
+        self.route = route
+        self.epoch = epoch
+        self.in_force_ms = in_force_ms
+        self.previous = previous
+        self.value = value
+        self._distribution: Distribution | None = None
+
+    @property
+    def distribution(self) -> Distribution:
+        if self._distribution is None:
+            self._distribution = self.route.policy.distribution(self.value, self.route.models)
+        return self._distribution
+
+
+class _RouteStates:
+    """States of one route, and the steps at which one takes over from the other."""
+
+    def __init__(self, route: Route, delay_ms: int) -> None:
+        self.route = route
+        self.salt = salt_of(route.name, route.policy.name)
+        self._delay_ms = delay_ms
+        self._initial = _State(route, INITIAL_EPOCH, _NEVER_MS, INITIAL_EPOCH, route.policy.initial(route.models))
+        self._states: list[_State] = []  # by epoch
+        self._epochs: list[int] = []
+        self._steps: list[_State] = []  # by time; epochs rise too
+        self._step_ms: list[int] = []
+        self._cut = False  # states before the oldest one are not known any more
+
+    def add(self, record: StateRecord) -> bool:
+        route = self.route
+        if not route.learns or record.policy != route.policy.name or record.context:
+            return False
+        place = bisect_left(self._epochs, record.epoch)
+        if place < len(self._epochs) and self._epochs[place] == record.epoch:
+            return False
+        value = route.policy.load(record.data, route.models)
+        state = _State(route, record.epoch, record.append_ms + self._delay_ms, record.previous, value)
+        self._states.insert(place, state)
+        self._epochs.insert(place, record.epoch)
+        return True
+
+    def arrange(self) -> None:
+        """From the newest back: a state that would start only when a newer one holds already never holds."""
+        steps: list[_State] = []
+        for state in reversed(self._states):
+            if not steps or state.in_force_ms < steps[-1].in_force_ms:
+                steps.append(state)
+        steps.reverse()
+        self._steps = steps
+        self._step_ms = [state.in_force_ms for state in steps]
+        self._cut = bool(self._states) and self._states[0].previous != INITIAL_EPOCH
+
+    def index_at(self, append_ms: int) -> int:
+        """Index into the steps of the state in force; -1 for the initial one."""
+        index = bisect_right(self._step_ms, append_ms) - 1
+        return 0 if index < 0 and self._cut else index
+
+    def state(self, index: int) -> tuple[Distribution, int]:
+        state = self._steps[index] if index >= 0 else self._initial
+        return state.distribution, state.epoch
+
+    def choose_each(self, partition: int, offsets: I64, append_ms: I64) -> tuple[U64, I64, I64]:
+        """Several states are in force over these requests: one pick for each of them."""
+        index = np.searchsorted(np.asarray(self._step_ms, np.int64), append_ms, side="right") - 1
+        if self._cut:
+            index = np.maximum(index, 0)
+        chosen = np.empty(len(offsets), np.uint64)
+        probability = np.empty(len(offsets), np.int64)
+        epochs = np.empty(len(offsets), np.int64)
+        for step in np.unique(index):
+            where = index == step
+            distribution, epoch = self.state(int(step))
+            chosen[where], probability[where] = pick(distribution, partition, offsets[where], self.salt)
+            epochs[where] = epoch
+        return chosen, probability, epochs
+
+    def stale(
+        self, append_ms: I64, first_ms: int, last_ms: int, known_ms: int
+    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Where the state in force is not known for certain: too new, or older than what is remembered."""
+        from_ms = self._step_ms[0] if self._cut else _NEVER_MS
+        if not self.route.learns or (first_ms >= from_ms and last_ms <= known_ms):
+            return np.zeros(len(append_ms), np.bool_)
+        return (append_ms > known_ms) | (append_ms < from_ms)
+
+    def at_epoch(self, epoch: int) -> Distribution:
+        place = bisect_right(self._epochs, epoch) - 1
+        if place >= 0:
+            return self._states[place].distribution
+        return self._states[0].distribution if self._cut and epoch != INITIAL_EPOCH else self._initial.distribution
+
+    def forget(self, before_ms: int) -> None:
+        index = bisect_right(self._step_ms, before_ms) - 1
+        if index <= 0:
+            return
+        keep = bisect_left(self._epochs, self._steps[index].epoch)
+        del self._states[:keep], self._epochs[:keep]
+        self.arrange()
+
+
+def _choice_of_none() -> Choice:
+    return Choice(
+        chosen=np.empty(0, np.uint64),
+        probability=np.empty(0, np.int64),
+        epoch=np.empty(0, np.int64),
+        stale=np.empty(0, np.bool_),
+    )

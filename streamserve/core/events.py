@@ -1,0 +1,154 @@
+"""Events: facts that the shell reports to a stage.
+
+An event never asks for anything; what to do about it is the stage's decision (see `effects`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from streamserve.core.messages import I64, Answers, Outputs, Requests
+from streamserve.core.records import Feedback, JoinedPredictions, Outcomes, StateRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """Where a new owner starts in one partition, as the last commit left it (design: Delivery)."""
+
+    position: int
+    """First offset of the driving topic to be read."""
+    metadata: str = ""
+    """The stage's own words, written by `Commit.metadata` of a previous owner; empty if there is no commit."""
+    answered: I64 | None = None
+    """Offsets >= position that already have a terminal record in the log; None where the stage needs none."""
+    answers_from: int = 0
+    """First offset of the answers partition that will be read."""
+    answers_end: int = 0
+    """End offset of the answers partition when ownership began: a deadline fires only once it has been reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """Partitions that this process now owns. Their fetches start at `Resume.position`."""
+
+    partitions: Mapping[int, Resume]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoked:
+    """Partitions that this process no longer owns: their state is dropped, nothing more is emitted for them."""
+
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestsFetched:
+    """Requests of one partition, in offset order."""
+
+    requests: Requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswersFetched:
+    """Answers of one partition of the answers topic, and the position after them."""
+
+    partition: int
+    blocks: tuple[Answers, ...]
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatesFetched:
+    """Learnt states as they stand in the log (epochs topic; snapshots at the start)."""
+
+    states: tuple[StateRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatesKnownUntil:
+    """Every state appended before this broker time has been seen (design: how a role knows that it is current)."""
+
+    known_until_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFinished:
+    """A model call has returned, raised, or was given up."""
+
+    batch: int
+    outputs: Outputs | None
+    error: str = ""
+    """Words for a person where the call raised; empty otherwise."""
+    duration_ms: float = 0.0
+    """Service time of the call, measured by the shell's monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackFetched:
+    """Feedback of one partition, in offset order; undecodable records are already dead letters."""
+
+    feedback: Feedback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionsFetched:
+    """Terminal records of one partition of the predictions topic, and the position after them."""
+
+    partition: int
+    predictions: JoinedPredictions
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomesFetched:
+    """Outcomes of one partition, in offset order."""
+
+    outcomes: Outcomes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced:
+    """The broker has acknowledged everything sent under this token."""
+
+    token: int
+    partition: int = -1
+    """Partition and offset of the (first) record, where the stage asked for one record."""
+    offset: int = -1
+    append_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceFailed:
+    """What was sent under this token is not in the log, or it is not known whether it is."""
+
+    token: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """The process is to stop: take nothing new, finish what is begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed; sent at the stage's deadline, or earlier."""
+
+
+Event = (
+    Assigned
+    | Revoked
+    | RequestsFetched
+    | AnswersFetched
+    | StatesFetched
+    | StatesKnownUntil
+    | BatchFinished
+    | FeedbackFetched
+    | PredictionsFetched
+    | OutcomesFetched
+    | Produced
+    | ProduceFailed
+    | Drain
+    | Tick
+)

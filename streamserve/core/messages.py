@@ -1,0 +1,182 @@
+"""The messages that stages exchange: columns, not records.
+
+Conventions
+-----------
+* A column is a numpy array or a list with one entry a request. `I64`, `F64`, ... name the dtype.
+* Rows: a request holds one row or many. `row_starts` has n + 1 entries; the rows of request i are
+  `row_starts[i]:row_starts[i + 1]`.
+* Models of a route are bits of a `U64` mask, in the order in which the route lists them (at most 64).
+* A probability is fixed point: `PROBABILITY_ONE` is 1.0 (rounded before it is drawn and logged, so that every CPU
+  draws and logs the same).
+* Times are integer epoch milliseconds of the broker's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+U64 = NDArray[np.uint64]
+U8 = NDArray[np.uint8]
+F64 = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+#: An array of any dtype: labels may be integers, floats, strings (object) or vectors.
+AnyArray = NDArray[np.generic]
+
+#: Hashable on purpose: equal headers are parsed once. Kafka allows a null header value.
+Headers = tuple[tuple[str, bytes | None], ...]
+
+PROBABILITY_ONE = 1 << 32
+#: The epoch of a route's initial state, before any learnt one is in force.
+INITIAL_EPOCH = -1
+MAX_MODELS_PER_ROUTE = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Requests:
+    """One fetch of one partition of the requests topic; offsets increase but may have gaps."""
+
+    partition: int
+    offsets: I64
+    append_ms: I64
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[Headers]
+    lag: int = 0
+    """Records of this partition in the log behind the last one here, as the fetch told it."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outputs:
+    """What one model call says of a batch of n rows. Built by a runtime, checked by the worker stage."""
+
+    labels: AnyArray
+    """`[n]` or `[n, ...]`: the model's answer for each row (class, value or vector)."""
+    probabilities: F64 | None = None
+    """`[n, classes]`, or None where the model gives none."""
+    classes: AnyArray | None = None
+    """`[classes]`: what the columns of `probabilities` stand for; None means 0, 1, 2, ..."""
+    row_errors: Mapping[int, str] = field(default_factory=dict)
+    """Rows that the model refused, with its words; their labels are ignored."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The model's own metrics of this call, added to `streamserve_model_metric`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Choice:
+    """Which models n requests go to, and under which learnt state that was decided."""
+
+    chosen: U64
+    probability: I64
+    epoch: I64
+    stale: Flags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answers:
+    """One model's answers to n requests of one partition: one record of the answers topic."""
+
+    partition: int
+    route: str
+    model: str
+    offsets: I64
+    row_starts: I64
+    labels: AnyArray | None
+    """`[rows, ...]`, or None where no request of the block was answered."""
+    probabilities: F64 | None
+    classes: AnyArray | None
+    missing: U8
+    """`Missing` code of each request; a request that is not PRESENT has no rows."""
+    ids: list[str | None]
+    """The bodies' ids, None where the body had none."""
+    choice: Choice
+    queue_ms: I32
+    """From append to the start of the model call."""
+    inference_ms: I32
+    """The model call that answered it."""
+    errors: Mapping[int, tuple[int, str]] = field(default_factory=dict)
+    """Index -> (`Reason` code, words), for a request that no model can use (then `missing` is BAD_INPUT)."""
+    details: Mapping[int, str] = field(default_factory=dict)
+    """Index -> words, for a member that failed on this request."""
+    log_offset: int = -1
+    """Where the block stands in the answers topic; -1 if it was never there."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemberOutput:
+    """What one member said, in a block of predictions: only requests where it is present and differs."""
+
+    model: str
+    labels: AnyArray
+    """`[rows, ...]`, aligned with the block's rows; meaningful where `differs`."""
+    differs: Flags
+    """One a request: the member answered and its labels are not those of `outputs`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Predictions:
+    """Terminal records of n requests of one partition and one route, settled in one step."""
+
+    partition: int
+    route: str
+    """Empty where the request's route is unknown."""
+    models: tuple[str, ...]
+    """The route's models: what the bits of `chosen` and `answered` stand for."""
+    offsets: I64
+    append_ms: I64
+    keys: list[bytes | None]
+    ids: list[str | None]
+    """Body's id, else `ce_id`, else None (the ref is then the id)."""
+    traces: list[bytes | None]
+    outcome: U8
+    reason: U8
+    row_starts: I64
+    labels: AnyArray | None
+    probabilities: F64 | None
+    classes: AnyArray | None
+    confidence: F64
+    """Weighted agreement over all chosen, 0..1; NaN where there is no answer."""
+    choice: Choice
+    answered: U64
+    missing: NDArray[np.uint8]
+    """`[n, models]`: `Missing` code of each chosen model; PRESENT (0) for those not chosen."""
+    members: tuple[MemberOutput, ...]
+    queue_ms: I32
+    inference_ms: I32
+    total_ms: I32
+    late: Flags
+    off_epoch: Flags
+    details: Mapping[int, str] = field(default_factory=dict)
+    """Index -> words for a person, where the outcome needs them."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeadLetters:
+    """Records whose value could not be used, kept whole (up to a limit, cut by the shell) with their reason."""
+
+    source: str
+    """Kind of the source topic: `requests` or `feedback`."""
+    partition: int
+    offsets: I64
+    append_ms: I64
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[Headers]
+    reasons: list[str]
+    details: list[str]
+    stage: str
+    model: str = ""

@@ -1,0 +1,69 @@
+"""What a model returned, checked row by row: a bad row costs its request, never its neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamserve.core.messages import I64, U8, Flags, Outputs
+from streamserve.core.reasons import Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Checked:
+    """Verdict on a call's outputs, one entry a request."""
+
+    missing: U8
+    details: dict[int, str]
+
+
+def check_outputs(outputs: Outputs, n_rows: I64) -> Checked:
+    """n_rows: `[n]`, rows of each request, in the order in which they were given."""
+    n, total = len(n_rows), int(n_rows.sum())
+    wrong = _wrong_form(outputs, total)
+    if wrong:
+        return Checked(missing=np.full(n, Missing.WRONG_ROW_COUNT, np.uint8), details=dict.fromkeys(range(n), wrong))
+    missing = np.zeros(n, np.uint8)
+    details: dict[int, str] = {}
+    finite = _finite(outputs)
+    if finite is not None or outputs.row_errors:
+        request_of = np.arange(n) if total == n else np.repeat(np.arange(n), n_rows)
+        if finite is not None:
+            for request in np.unique(request_of[~finite]).tolist():
+                missing[request] = Missing.NOT_FINITE
+                details[request] = "the model answered with NaN or infinity"
+        for row, words in outputs.row_errors.items():
+            if 0 <= row < total:
+                request = int(request_of[row])
+                missing[request] = Missing.ROW_ERROR
+                details[request] = words
+    return Checked(missing=missing, details=details)
+
+
+def _wrong_form(outputs: Outputs, total: int) -> str:
+    if outputs.labels.ndim < 1 or len(outputs.labels) != total:
+        got = len(outputs.labels) if outputs.labels.ndim else "no"
+        return f"the model returned {got} rows for a batch of {total}"
+    probabilities = outputs.probabilities
+    if probabilities is None:
+        return ""
+    if probabilities.ndim != 2 or len(probabilities) != total:
+        return f"the model returned probabilities of shape {probabilities.shape} for a batch of {total} rows"
+    if outputs.classes is not None and len(outputs.classes) != probabilities.shape[1]:
+        return f"the model names {len(outputs.classes)} classes for {probabilities.shape[1]} columns of probabilities"
+    return ""
+
+
+def _finite(outputs: Outputs) -> Flags | None:
+    """Which rows hold finite numbers only; None where all do."""
+    rows: Flags | None = None
+    for array in (outputs.labels, outputs.probabilities):
+        if array is None or array.dtype.kind not in "fc":
+            continue
+        finite = np.isfinite(array)
+        if finite.all():
+            continue
+        mine: Flags = np.all(finite.reshape(len(array), -1), axis=1)
+        rows = mine if rows is None else rows & mine
+    return rows

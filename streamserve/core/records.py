@@ -1,0 +1,147 @@
+"""Messages of the learning loop: feedback, what the join remembers of a prediction, outcomes, learnt states.
+
+Feedback is rare beside requests (labels come late and for some), so these are records, not columns; a fetch of them
+is a tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: A label is what JSON can say: for a request of many rows, a list of one per row.
+Label = Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackRecord:
+    """One label or reward for a past prediction."""
+
+    partition: int
+    offset: int
+    append_ms: int
+    ref: tuple[int, int] | None
+    """(partition, offset) of the request: from the header `ss-ref`, else from an id that is a ref."""
+    id: str | None
+    label: Label = None
+    has_label: bool = False
+    """A label may be null; this says that there is one."""
+    reward: float | None = None
+    model: str | None = None
+    key: bytes | None = None
+    value: bytes = b""
+    """The raw record, to be forwarded or dead-lettered byte for byte."""
+    headers: tuple[tuple[str, bytes], ...] = ()
+    origin: tuple[int, int] | None = None
+    """(partition, offset) where it first landed, if it was forwarded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """One fetch of one partition of the feedback topic."""
+
+    partition: int
+    records: tuple[FeedbackRecord, ...]
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackForward:
+    to_partition: int
+    record: FeedbackRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionRecord:
+    """What the join keeps of a terminal record; `raw` is decoded only on a match."""
+
+    request_offset: int
+    """Offset in the requests partition of the same number: with the partition, the ref."""
+    append_ms: int
+    id: str | None
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedPredictions:
+    records: tuple[PredictionRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A terminal record, decoded: what was chosen, who answered what, and under which state."""
+
+    id: str
+    route: str
+    outcome: str
+    epoch: int
+    probability: float
+    """Of the choice, exact: a multiple of 2**-32."""
+    off_epoch: bool
+    chosen: tuple[str, ...]
+    """Model ids."""
+    label: Label
+    """What was answered: one value per row (a list), or None."""
+    members: Mapping[str, Label]
+    """Model id -> what it said, one value per row; those that answered only."""
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRecord:
+    """A decision joined with its feedback: what learning, evaluation and retraining read."""
+
+    to_partition: int
+    """Outcomes partition: that of the state which it teaches."""
+    route: str
+    context: str
+    ref: tuple[int, int]
+    decision: Decision
+    feedback: tuple[int, int]
+    """(partition, offset) where the feedback first landed."""
+    feedback_ms: int
+    label: Label = None
+    has_label: bool = False
+    reward: float | None = None
+    losses: Mapping[str, float] = field(default_factory=dict)
+    """Model id -> loss in [0, 1], for each member that the feedback informs."""
+    open_offset: int = 0
+    """Lowest feedback offset of its partition that the join had not settled: bounds the reader's dedupe set."""
+    primary: bool = True
+    partition: int = -1
+    """Where it stands in the log; -1 before it is sent."""
+    offset: int = -1
+    append_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """One fetch of one partition of the outcomes topic."""
+
+    partition: int
+    records: tuple[OutcomeRecord, ...]
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRecord:
+    """One learnt state of a (route, context), and from when it holds."""
+
+    route: str
+    context: str
+    policy: str
+    """The policy's name; a state of another policy is not used."""
+    data: Mapping[str, Any]
+    """`Policy.dump(state)`: plain JSON values."""
+    includes: Mapping[int, int]
+    """Outcomes partition -> offset below which every outcome is included."""
+    partition: int
+    """Epochs (and policy) partition: hash(route, context)."""
+    epoch: int = -1
+    """Offset of its record in the epochs topic; -1 before it is acknowledged."""
+    append_ms: int = -1
+    previous: int = -1
+    """Epoch of this state's record before."""
+    covers: int = 0
+    """Snapshots only: epochs offset below which the partition is fully in snapshots."""

@@ -1,0 +1,49 @@
+"""What a route is to the core: plain values, built from the config by the shell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from streamserve.core.selection.base import Policy
+
+COMBINE_RULES = ("vote", "mean_probability", "mean", "best")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Route:
+    """What a request can ask for."""
+
+    name: str
+    models: tuple[str, ...]
+    """Model ids (`name@version`); their order gives the bits of masks."""
+    policy: Policy
+    combine: str
+    """One of `COMBINE_RULES`."""
+    deadline_ms: int
+    input: str = "oip"
+    """Name of the codec that reads its requests."""
+    default: Any = None
+    has_default: bool = False
+    """A default may be null; this says that there is one."""
+    confidence_threshold: float = 0.0
+    """Below it the default is given (reason `low_confidence`), if the route has one."""
+    decide_early: bool = True
+    """Answer as soon as the members still missing cannot change it."""
+    learns: bool = False
+    """Its policy has a state that feedback changes."""
+    probabilities: bool = False
+    """Predictions carry the combined probabilities as a second output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AppRules:
+    """What holds for all routes of an app."""
+
+    routes: tuple[Route, ...]
+    max_deadline_ms: int = 60_000
+    max_request_bytes: int = 1 << 20
+    guard_ms: int = 15
+    """A prediction is emitted this long before its deadline, so that its append is still in time."""
+    epoch_delay_ms: int = 250
+    """Delta of the design: a state holds for requests appended at least this long after it."""

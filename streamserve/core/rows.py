@@ -1,0 +1,81 @@
+"""Stores of rows: arrays that grow at the end and are dropped when nobody needs them.
+
+A row's number is absolute and never changes while its store lives, so columns of requests can hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamserve.core.messages import I64, AnyArray
+
+_FIRST_CAPACITY = 1024
+
+
+class RowStore:
+    """Rows of one dtype and one trailing shape.
+
+    oldest_needed: called when the store is full; the number of the oldest row that is still needed, or `end`.
+    """
+
+    def __init__(self, like: AnyArray, oldest_needed: Callable[[], int]) -> None:
+        self._rows: NDArray[np.generic] = np.empty((_FIRST_CAPACITY, *like.shape[1:]), like.dtype)
+        self._oldest_needed = oldest_needed
+        self.base = 0
+        self.end = 0
+
+    def takes(self, rows: AnyArray) -> bool:
+        """The same dtype and trailing shape."""
+        return rows.dtype == self._rows.dtype and rows.shape[1:] == self._rows.shape[1:]
+
+    def append(self, rows: AnyArray) -> int:
+        """Add rows; the number of the first."""
+        first, n = self.end, len(rows)
+        if first - self.base + n > len(self._rows):
+            self._make_room(n)
+        at = first - self.base
+        self._rows[at : at + n] = rows
+        self.end += n
+        return first
+
+    def take(self, first_rows: I64, n_rows: I64) -> AnyArray:
+        """The rows of several requests, one after the other; a view where they are consecutive."""
+        start = first_rows - self.base
+        if len(start) == 0:
+            return self._rows[:0]
+        if (n_rows == 1).all():
+            if len(start) == 1 or (np.diff(start) == 1).all():
+                return self._rows[int(start[0]) : int(start[-1]) + 1]
+            return self._rows[start]
+        return self._rows[ranges(start, n_rows)]
+
+    def _make_room(self, n: int) -> None:
+        live_from = min(max(self._oldest_needed(), self.base), self.end)
+        live = self.end - live_from
+        capacity = len(self._rows)
+        while capacity < 2 * (live + n):
+            capacity *= 2
+        # Always a new array: batches under way may hold views of the old one.
+        grown = np.empty((capacity, *self._rows.shape[1:]), self._rows.dtype)
+        grown[:live] = self._rows[live_from - self.base : self.end - self.base]
+        self._rows = grown
+        self.base = live_from
+
+
+def ranges(starts: I64, lengths: I64) -> I64:
+    """`start, start + 1, ...` of each range, one after the other. `[n]`, `[n]` -> `[sum(lengths)]`."""
+    total = int(lengths.sum())
+    ends = np.cumsum(lengths)
+    steps = np.arange(total, dtype=np.int64)
+    shifted: I64 = steps + np.repeat(starts - (ends - lengths), lengths)
+    return shifted
+
+
+def starts_of(lengths: I64) -> I64:
+    """`row_starts` of consecutive requests: `[n]` -> `[n + 1]`."""
+    starts = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    return starts

@@ -1,0 +1,98 @@
+"""The policy protocol, and the draw that every policy shares.
+
+A policy holds configuration only; its state is a value passed in and returned (Clipper, section 5: select, combine,
+observe). `decide` is split in two so that it can be columnar: `distribution(state)` is computed once per learnt state,
+and `draw` picks from it for thousands of requests in one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from streamserve.core.messages import F64, I64, PROBABILITY_ONE, U64
+from streamserve.core.records import OutcomeRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Distribution:
+    """What a policy may choose under one state: sets of models, each with its exact probability."""
+
+    masks: U64
+    """`[choices]`: each possible set of models, as bits in the route's order."""
+    probabilities: I64
+    """`[choices]`: fixed point, summing to `PROBABILITY_ONE`."""
+    weights: F64
+    """`[models]`: each model's weight in the combination, >= 0, summing to 1."""
+
+
+class Policy(Protocol):
+    """Configuration of a policy; stateless. States are any immutable value."""
+
+    @property
+    def name(self) -> str:
+        """As in the config and in `StateRecord.policy`."""
+        ...
+
+    def initial(self, models: Sequence[str]) -> Any:
+        """The state before any feedback, for these model ids in the route's order."""
+        ...
+
+    def distribution(self, state: Any, models: Sequence[str]) -> Distribution:
+        """Choices, exact probabilities and weights under this state, in the order of `models`."""
+        ...
+
+    def learn(self, state: Any, outcome: OutcomeRecord) -> Any:
+        """The state after this outcome; the logged probability is `outcome.decision.probability`."""
+        ...
+
+    def dump(self, state: Any) -> Mapping[str, Any]:
+        """The state as plain JSON values, with the model ids in it."""
+        ...
+
+    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> Any:
+        """A state from `dump`; models that it lacks enter at the mean, those it has too many are left out."""
+        ...
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_FNV_OFFSET = 0xCBF29CE484222325
+_FNV_PRIME = 0x100000001B3
+_U64 = (1 << 64) - 1
+
+
+def _mix(x: U64) -> U64:
+    """SplitMix64's finaliser (Steele, Lea, Flood 2014) on an array; wraps modulo 2**64."""
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+def salt_of(*words: str) -> int:
+    """A 64-bit salt from words: FNV-1a, the same in every process whatever PYTHONHASHSEED."""
+    value = _FNV_OFFSET
+    for byte in "\x00".join(words).encode():
+        value = ((value ^ byte) * _FNV_PRIME) & _U64
+    return value
+
+
+def draw(partition: int, offsets: I64, salt: int) -> I64:
+    """Uniform draws in [0, PROBABILITY_ONE), a function of (partition, offset, salt) alone. `[n]` in and out."""
+    start = np.uint64((salt + (partition + 1) * int(_GOLDEN)) & _U64)
+    mixed = _mix(_mix(offsets.astype(np.uint64) * _GOLDEN + start))
+    return (mixed >> np.uint64(32)).astype(np.int64)
+
+
+def pick(distribution: Distribution, partition: int, offsets: I64, salt: int) -> tuple[U64, I64]:
+    """Masks and exact probabilities of n requests under one distribution: inverse-CDF on a hashed draw."""
+    if len(distribution.masks) == 1:
+        n = len(offsets)
+        return np.full(n, distribution.masks[0], np.uint64), np.full(n, PROBABILITY_ONE, np.int64)
+    edges = np.cumsum(distribution.probabilities)
+    index = np.searchsorted(edges, draw(partition, offsets, salt), side="right")
+    return distribution.masks[index], distribution.probabilities[index]

@@ -1,0 +1,82 @@
+"""Hedge (Freund and Schapire 1997) over all models, with forgetting: learns from every model that answered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamserve.core.messages import PROBABILITY_ONE
+from streamserve.core.records import OutcomeRecord
+from streamserve.core.selection.base import Distribution
+from streamserve.core.selection.sums import (
+    LossSums,
+    aligned,
+    check_half_life,
+    check_rate,
+    decay_of,
+    dump_sums,
+    initial_sums,
+    load_sums,
+    softmin,
+    usable_losses,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hedge:
+    """Asks all models; weighs each by `exp(-eta * its decayed loss)`.
+
+    A model that did not answer (late, failed) is charged the weighted mean loss of those that did, so its weight
+    neither rises nor falls by being absent (sleeping experts, Freund et al. 1997); without it a silent model's losses
+    would fade away and it would win. Raises ConfigError on impossible parameters.
+    """
+
+    eta: float = 0.3
+    half_life_events: float | None = 350.0
+    """Outcomes after which a loss counts half; None: nothing is forgotten."""
+
+    def __post_init__(self) -> None:
+        check_rate(self.name, "eta", self.eta)
+        check_half_life(self.name, self.half_life_events)
+
+    @property
+    def name(self) -> str:
+        return "hedge"
+
+    def initial(self, models: Sequence[str]) -> LossSums:
+        return initial_sums(models)
+
+    def distribution(self, state: LossSums, models: Sequence[str]) -> Distribution:
+        return Distribution(
+            masks=np.array([(1 << len(models)) - 1], np.uint64),
+            probabilities=np.array([PROBABILITY_ONE], np.int64),
+            weights=np.asarray(softmin(aligned(state, models).losses, self.eta), np.float64),
+        )
+
+    def learn(self, state: LossSums, outcome: OutcomeRecord) -> LossSums:
+        losses = usable_losses(outcome.losses, state.models)
+        if not losses:
+            return state
+        absent = self._mean(state, losses) if len(losses) < len(state.models) else 0.0
+        decay = decay_of(self.half_life_events)
+        sums = tuple(
+            decay * total + losses.get(model, absent) for model, total in zip(state.models, state.losses, strict=True)
+        )
+        return LossSums(models=state.models, losses=sums, events=state.events + 1)
+
+    def dump(self, state: LossSums) -> Mapping[str, Any]:
+        return dump_sums(state)
+
+    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> LossSums:
+        return load_sums(data, models)
+
+    def _mean(self, state: LossSums, losses: Mapping[str, float]) -> float:
+        """Weighted mean loss of the models in `losses`, weights renormalised over them."""
+        present = [total for model, total in zip(state.models, state.losses, strict=True) if model in losses]
+        shares = softmin(present, self.eta)
+        mean = math.fsum(share * loss for share, loss in zip(shares, losses.values(), strict=True))
+        return min(1.0, mean)

@@ -1,0 +1,376 @@
+"""From open requests to terminal records: outcome, reason, combined answer, confidence, who said what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from streamserve.core.codec import InputCodec
+from streamserve.core.combining import Combined, MemberRows, combine
+from streamserve.core.epochs import EpochTable
+from streamserve.core.messages import (
+    F64,
+    I64,
+    U8,
+    AnyArray,
+    Choice,
+    DeadLetters,
+    Flags,
+    MemberOutput,
+    Predictions,
+)
+from streamserve.core.reasons import UNUSABLE, Missing, Outcome, Reason
+from streamserve.core.routes import AppRules, Route
+from streamserve.core.rows import starts_of
+from streamserve.core.slicing import take_predictions
+from streamserve.core.window import NO_ERROR, Due, Window, bits, member_words
+
+_UNUSABLE = np.array(sorted(UNUSABLE), np.int64)
+_REFUSALS = (Missing.ROW_ERROR, Missing.BAD_INPUT, Missing.NOT_FINITE, Missing.OUTPUT_TOO_LARGE)
+
+
+Block = tuple[Predictions, I64]
+"""Terminal records and the window's rows that they settle."""
+
+
+class Settling:
+    """Pure but for reading the window. Law: one entry in exactly one block for each request that is due."""
+
+    def __init__(self, rules: AppRules, window: Window, epochs: EpochTable, codecs: Mapping[str, InputCodec]) -> None:
+        self._rules = rules
+        self._window = window
+        self._epochs = epochs
+        self._codecs = codecs
+
+    def weights(self, route: int, at: I64) -> F64:
+        """`[n, models]`: each request's weights under its epoch, zero for models that were not chosen."""
+        table = self._window.table
+        epochs = table["epoch"][at]
+        width = len(self._rules.routes[route].models)
+        if len(at) and (epochs == epochs[0]).all():
+            weights = np.tile(self._epochs.weights(route, int(epochs[0])), (len(at), 1))
+        else:
+            weights = np.zeros((len(at), width))
+            for epoch in np.unique(epochs).tolist():
+                weights[epochs == epoch] = self._epochs.weights(route, epoch)
+        weights[~bits(table["chosen"][at], width)] = 0.0
+        return weights
+
+    def settle(self, due: Due, now_ms: int) -> list[Block]:
+        """Terminal records, one block per (partition, route, kind of answer)."""
+        table = self._window.table
+        blocks: list[Block] = []
+        keys = table["partition"][due.at] * (1 << 20) + table["route"][due.at] + 1
+        for key in np.unique(keys).tolist():
+            mine = keys == key
+            blocks += self._settle_group(due.at[mine], due.early[mine], key % (1 << 20) - 1, now_ms)
+        return blocks
+
+    def _settle_group(self, at: I64, early: Flags, route: int, now_ms: int) -> list[Block]:
+        table = self._window.table
+        usable = (table["error"][at] == NO_ERROR) & (route >= 0)
+        answered = usable & ((table["chosen"][at] & table["present"][at]) != 0)
+        blocks: list[Block] = []
+        if answered.any():
+            blocks += self._answered(at[answered], early[answered], route, now_ms)
+        if not answered.all():
+            rest = at[~answered]
+            blocks.append((self._unanswered(rest, route, now_ms), rest))
+        return blocks
+
+    # -- somebody answered ---------------------------------------------------------------------------------------
+
+    def members(self, at: I64, route: int, row_starts: I64) -> list[tuple[int, MemberRows]]:
+        found = []
+        for bit in range(len(self._rules.routes[route].models)):
+            rows = self._window.member_rows(at, route, bit, row_starts)
+            if rows is not None:
+                found.append((bit, rows))
+        return found
+
+    def combined(self, at: I64, route: int, weights: F64) -> tuple[Combined, list[tuple[int, MemberRows]], I64]:
+        """The ensemble's answer for requests that each have one, their members' rows, and `row_starts`."""
+        n_rows = self._window.table["n_rows"][at]
+        row_starts = starts_of(n_rows)
+        members = self.members(at, route, row_starts)
+        shares = weights[:, [bit for bit, _ in members]]
+        if int(row_starts[-1]) != len(at):
+            shares = np.repeat(shares, n_rows, axis=0)
+        combined = combine(self._rules.routes[route].combine, shares, [rows for _, rows in members])
+        return combined, members, row_starts
+
+    def _answered(self, at: I64, early: Flags, route: int, now_ms: int) -> list[Block]:
+        table, rule = self._window.table, self._rules.routes[route]
+        weights = self.weights(route, at)
+        combined, members, row_starts = self.combined(at, route, weights)
+        confidence = self.confidence(weights, combined, members, row_starts)
+        complete = (table["chosen"][at] & ~table["present"][at]) == 0
+        late = now_ms > table["deadline_ms"][at]
+        outcome = np.where(complete | early, Outcome.OK, Outcome.PARTIAL).astype(np.uint8)
+        reason = np.where(complete, Reason.ALL_ANSWERED, Reason.MEMBERS_MISSING)
+        reason = np.where(early & ~complete, Reason.DECIDED_EARLY, reason).astype(np.uint8)
+        low = np.zeros(len(at), np.bool_)
+        if rule.confidence_threshold > 0 and rule.has_default:
+            low = (confidence < rule.confidence_threshold) & ~late
+        outputs = _member_outputs(rule, combined, members, row_starts, low)
+        block = self._block(
+            at,
+            route,
+            now_ms,
+            outcome=outcome,
+            reason=reason,
+            row_starts=row_starts,
+            labels=combined.labels,
+            probabilities=combined.probabilities if rule.probabilities else None,
+            classes=combined.classes if rule.probabilities else None,
+            confidence=confidence,
+            late=late,
+            members=outputs,
+            missing=self._missing(at, route, now_ms, early),
+        )
+        if not low.any():
+            return [(block, at)]
+        return _split_low(block, at, low, rule)
+
+    def confidence(
+        self, weights: F64, combined: Combined, members: list[tuple[int, MemberRows]], row_starts: I64
+    ) -> F64:
+        """Weighted agreement over all chosen, `[n]`: members that are missing cannot agree; many rows: their mean."""
+        n = len(weights)
+        total = weights.sum(axis=1)
+        agrees = combined.agrees
+        shares = weights[:, [bit for bit, _ in members]]
+        if len(agrees) != n:
+            agrees_mean = np.add.reduceat(agrees.astype(np.float64), row_starts[:-1], axis=0)
+            agrees_mean /= np.diff(row_starts)[:, None]
+        else:
+            agrees_mean = agrees.astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = (agrees_mean * shares).sum(axis=1) / total
+        plain = agrees_mean.mean(axis=1)
+        confidence: F64 = np.clip(np.where(total > 0, share, plain), 0.0, 1.0)
+        return confidence
+
+    def _missing(self, at: I64, route: int, now_ms: int, early: Flags | None) -> U8:
+        """`[n, models]`: why each chosen member's answer is not there."""
+        table = self._window.table
+        width = len(self._rules.routes[route].models) if route >= 0 else 0
+        missing: U8 = table["missing"][at][:, :width].copy()
+        chosen = bits(table["chosen"][at], width)
+        absent = chosen & ~bits(table["present"][at], width) & ~bits(table["failed"][at], width)
+        if absent.any():
+            missing[absent] = Missing.LATE
+            if early is not None:
+                missing[absent & early[:, None]] = Missing.NOT_AWAITED
+        missing[~chosen] = Missing.PRESENT
+        return missing
+
+    # -- nobody answered -----------------------------------------------------------------------------------------
+
+    def _unanswered(self, at: I64, route: int, now_ms: int) -> Predictions:
+        table = self._window.table
+        rule = self._rules.routes[route] if route >= 0 else None
+        self._read_ids(at, rule)
+        n = len(at)
+        missing = self._missing(at, route, now_ms, None)
+        in_time = now_ms <= table["deadline_ms"][at]
+        may_default = in_time & (rule is not None and rule.has_default)
+        outcome = np.where(may_default, Outcome.DEFAULT, Outcome.EXPIRED)
+        reason = np.where(may_default, Reason.NO_ANSWER_IN_TIME, Reason.DEADLINE_PASSED)
+        reason[(outcome == Outcome.EXPIRED) & table["late_on_arrival"][at]] = Reason.LATE_ON_ARRIVAL
+        if rule is not None:
+            self._blame_members(at, missing, may_default, outcome, reason)
+        error = table["error"][at]
+        unusable = error != NO_ERROR
+        outcome[unusable] = Outcome.ERROR
+        reason[unusable] = error[unusable]
+        given = outcome == Outcome.DEFAULT
+        n_rows = np.where(given, np.maximum(table["n_rows"][at], 1), 0)
+        labels = _default_rows(rule, int(n_rows.sum())) if rule is not None and given.any() else None
+        return self._block(
+            at,
+            route,
+            now_ms,
+            outcome=outcome.astype(np.uint8),
+            reason=reason.astype(np.uint8),
+            row_starts=starts_of(n_rows),
+            labels=labels,
+            probabilities=None,
+            classes=None,
+            confidence=np.full(n, np.nan),
+            late=np.zeros(n, np.bool_),
+            members=(),
+            missing=missing,
+        )
+
+    def _blame_members(self, at: I64, missing: U8, may_default: Flags, outcome: I64, reason: I64) -> None:
+        """All chosen members said that they will not answer: refused, failed or shed."""
+        table = self._window.table
+        chosen = bits(table["chosen"][at], missing.shape[1])
+        settled = ((table["chosen"][at] & ~table["failed"][at]) == 0) & chosen.any(axis=1)
+        if not settled.any():
+            return
+
+        def every(*codes: Missing) -> Flags:
+            flags: Flags = settled & (np.isin(missing, codes) | ~chosen).all(axis=1)
+            return flags
+
+        failed = settled & ~every(Missing.SHED, Missing.LATE)
+        outcome[failed & ~may_default] = Outcome.ERROR
+        reason[failed] = Reason.ALL_MEMBERS_FAILED
+        refused = every(*_REFUSALS)
+        outcome[refused] = Outcome.ERROR
+        reason[refused] = Reason.REFUSED
+        wrong = every(Missing.BAD_INPUT)
+        reason[wrong] = Reason.WRONG_SHAPE
+        shed = every(Missing.SHED, Missing.LATE) & ~may_default & ~table["late_on_arrival"][at]
+        reason[shed] = Reason.SHED
+
+    def _read_ids(self, at: I64, rule: Route | None) -> None:
+        """The body's id, which nobody has read yet: the caller knows its request by it."""
+        lists = self._window.table.lists
+        ids, values, headers = lists["ids"], lists["values"], lists["headers"]
+        codec = self._codecs[rule.input if rule is not None else self._rules.routes[0].input]
+        unread = [i for i in at.tolist() if ids[i] is None and values[i]]
+        if not unread:
+            return
+        decoded = codec.decode([values[i] for i in unread], [headers[i] for i in unread])
+        for i, request_id in zip(unread, decoded.ids, strict=True):
+            ids[i] = request_id
+
+    # -- both ----------------------------------------------------------------------------------------------------
+
+    def _block(
+        self,
+        at: I64,
+        route: int,
+        now_ms: int,
+        *,
+        outcome: U8,
+        reason: U8,
+        row_starts: I64,
+        labels: AnyArray | None,
+        probabilities: F64 | None,
+        classes: AnyArray | None,
+        confidence: F64,
+        late: Flags,
+        members: tuple[MemberOutput, ...],
+        missing: U8,
+    ) -> Predictions:
+        table = self._window.table
+        rows, lists = at.tolist(), table.lists
+        models = self._rules.routes[route].models if route >= 0 else ()
+        return Predictions(
+            partition=int(table["partition"][at[0]]),
+            route=self._rules.routes[route].name if route >= 0 else "",
+            models=models,
+            offsets=table["offset"][at],
+            append_ms=table["append_ms"][at],
+            keys=[lists["keys"][i] for i in rows],
+            ids=[lists["ids"][i] for i in rows],
+            traces=[lists["traces"][i] for i in rows],
+            outcome=outcome,
+            reason=reason,
+            row_starts=row_starts,
+            labels=labels,
+            probabilities=probabilities,
+            classes=classes,
+            confidence=confidence,
+            choice=Choice(
+                chosen=table["chosen"][at],
+                probability=table["probability"][at],
+                epoch=table["epoch"][at],
+                stale=table["stale"][at],
+            ),
+            answered=table["present"][at] & table["chosen"][at],
+            missing=missing,
+            members=members,
+            queue_ms=table["queue_ms"][at],
+            inference_ms=table["inference_ms"][at],
+            total_ms=np.maximum(now_ms - table["append_ms"][at], 0).astype(np.int32),
+            late=late,
+            off_epoch=table["off_epoch"][at],
+            details=self._details(at, models),
+        )
+
+    def _details(self, at: I64, models: tuple[str, ...]) -> dict[int, str]:
+        words, base = self._window.words, self._window.table.base
+        if not words:
+            return {}
+        details = {}
+        for i, row in enumerate(at.tolist()):
+            said = words.get(row + base)
+            if said:
+                details[i] = said.get(-1) or member_words(said, models)
+        return details
+
+    def dead_letters(self, block: Predictions, at: I64) -> DeadLetters | None:
+        """The requests of a block whose value could not be used. `at`: the block's rows in the window."""
+        unusable = np.flatnonzero(np.isin(block.reason, _UNUSABLE) & (block.outcome == Outcome.ERROR))
+        if not len(unusable):
+            return None
+        lists = self._window.table.lists
+        rows = unusable.tolist()
+        return DeadLetters(
+            source="requests",
+            partition=block.partition,
+            offsets=block.offsets[unusable],
+            append_ms=block.append_ms[unusable],
+            keys=[block.keys[i] for i in rows],
+            values=[lists["values"][at[i]] for i in rows],
+            headers=[lists["headers"][at[i]] for i in rows],
+            reasons=[str(Reason(int(block.reason[i]))) for i in rows],
+            details=[block.details.get(i, "") for i in rows],
+            stage="aggregator",
+        )
+
+
+def _default_rows(rule: Route, n: int) -> AnyArray:
+    """The route's default, once a row; text and null as objects."""
+    one = np.asarray(rule.default)
+    if one.dtype.kind not in "iufb":
+        rows = np.empty(n, object)
+        rows[:] = [rule.default] * n
+        return rows
+    return np.repeat(one[None, ...], n, axis=0)
+
+
+def _member_outputs(
+    rule: Route, combined: Combined, members: list[tuple[int, MemberRows]], row_starts: I64, low: Flags
+) -> tuple[MemberOutput, ...]:
+    """What each member said where that is not what the prediction says."""
+    n = len(row_starts) - 1
+    outputs = []
+    for k, (bit, rows) in enumerate(members):
+        differs = rows.present & ~combined.agrees[:, k]
+        if rule.combine == "mean":
+            differs = rows.present
+        if len(differs) != n:
+            differs = np.logical_or.reduceat(differs, row_starts[:-1])
+            present = rows.present[row_starts[:-1]]
+        else:
+            present = rows.present
+        differs = differs | (present & low)
+        if differs.any():
+            outputs.append(MemberOutput(model=rule.models[bit], labels=rows.labels, differs=differs))
+    return tuple(outputs)
+
+
+def _split_low(block: Predictions, at: I64, low: Flags, rule: Route) -> list[Block]:
+    """Cut off the requests whose confidence is below the threshold: their answer is the default."""
+    parts: list[Block] = []
+    if not low.all():
+        parts.append((take_predictions(block, np.flatnonzero(~low)), at[~low]))
+    part = take_predictions(block, np.flatnonzero(low))
+    n = len(part)
+    given = take_predictions(
+        part,
+        np.arange(n),
+        outcome=np.full(n, Outcome.DEFAULT, np.uint8),
+        reason=np.full(n, Reason.LOW_CONFIDENCE, np.uint8),
+        labels=_default_rows(rule, int(part.row_starts[-1])),
+        probabilities=None,
+        classes=None,
+    )
+    return [*parts, (given, at[low])]

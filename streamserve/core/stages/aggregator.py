@@ -1,0 +1,326 @@
+"""The aggregator stage: requests and answers in, one terminal record each out.
+
+Its own promises:
+
+* every request of an owned partition gets exactly one terminal record, unless its predecessor wrote it;
+* it is emitted when all chosen members have answered, when the answer can no longer change, or at the deadline minus
+  guard, whichever is first;
+* nothing is emitted after its deadline unless it is marked `late` or is `expired` or `error`; a default is only ever
+  given in time;
+* after a takeover no deadline fires before the answers that were in the log have been applied.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+
+from streamserve.core.admission import Admission
+from streamserve.core.codec import InputCodec
+from streamserve.core.effects import Continue, Count, Effect, EmitDeadLetters, EmitPredictions, Pause, Settle
+from streamserve.core.epochs import EpochTable
+from streamserve.core.events import (
+    AnswersFetched,
+    Assigned,
+    Drain,
+    Event,
+    Produced,
+    ProduceFailed,
+    RequestsFetched,
+    Resume,
+    Revoked,
+    StatesFetched,
+    StatesKnownUntil,
+    Tick,
+)
+from streamserve.core.messages import I64, Answers, Flags, Requests
+from streamserve.core.routes import AppRules
+from streamserve.core.settling import Settling
+from streamserve.core.takeover import Ownership
+from streamserve.core.window import NO_ERROR, Due, Window, bits
+
+#: Answers that wait for their request; above it the answers topic is paused until the requests have caught up.
+EARLY_LIMIT = 50_000
+
+
+class AggregatorStage:
+    """Stage of the owner of a request's terminal record."""
+
+    def __init__(
+        self,
+        rules: AppRules,
+        epochs: EpochTable,
+        codecs: Mapping[str, InputCodec],
+        admission: Admission | None = None,
+    ) -> None:
+        self._rules = rules
+        self._epochs = epochs
+        self._admission = admission or Admission(rules, epochs)
+        self._window = Window(rules.routes)
+        self._settling = Settling(rules, self._window, epochs, codecs)
+        self._owned: dict[int, Ownership] = {}
+        self._early: dict[int, deque[Answers]] = {}
+        self._early_rows = 0
+        self._paused = False
+        self._touched: list[I64] = []
+        self._acks: dict[int, tuple[_Batch, EmitPredictions | EmitDeadLetters]] = {}
+        self._next_token = 0
+
+    # -- protocol ------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        effects: list[Effect] = []
+        match event:
+            case RequestsFetched():
+                self._take(event.requests, now_ms, effects)
+            case AnswersFetched():
+                self._answered(event, effects)
+            case Produced():
+                self._acknowledge(event, effects)
+            case ProduceFailed():
+                self._send_again(event.token, effects)
+            case StatesFetched():
+                self._epochs.apply(event.states)
+            case StatesKnownUntil():
+                self._epochs.known_until(event.known_until_ms)
+            case Assigned():
+                for partition, resume in event.partitions.items():
+                    self._assign(partition, resume)
+            case Revoked():
+                self._revoke(event)
+            case Tick() | Drain():
+                pass
+            case _:
+                raise TypeError(f"an aggregator stage takes no {type(event).__name__}")
+        self._settle_ready(now_ms, effects)
+        self._settle_due(now_ms, effects)
+        self._window.drop_done()
+        return effects
+
+    def next_deadline_ms(self) -> int | None:
+        table = self._window.table
+        waiting = ~table["settled"]
+        if not waiting.any():
+            return None
+        for partition, owner in self._owned.items():
+            if owner.catching_up:
+                waiting = waiting & (table["partition"] != partition)
+        if not waiting.any():
+            return None
+        return int(table["deadline_ms"][waiting].min()) - self._rules.guard_ms
+
+    def commit_metadata(self, partition: int) -> str:
+        """Where a new owner reads answers from, and from where it looks for what is already answered."""
+        owner = self._owned.get(partition)
+        if owner is None:
+            return ""
+        table = self._window.table
+        mine = (table["partition"] == partition) & ~table["done"]
+        first_answer = int(table["answer_offset"][mine].min()) if mine.any() else np.iinfo(np.int64).max
+        for block in self._early.get(partition, ()):
+            first_answer = min(first_answer, block.log_offset)
+        lowest_open = int(table["offset"][mine].min()) if mine.any() else owner.next_request
+        return owner.metadata(first_answer, lowest_open)
+
+    @property
+    def idle(self) -> bool:
+        return not len(self._window.table)
+
+    def unsettled(self, partition: int, offsets: I64) -> Flags:
+        """Which of these requests still wait for their terminal record."""
+        return self._window.find(partition, offsets)[1]
+
+    # -- ownership -----------------------------------------------------------------------------------------------
+
+    def _assign(self, partition: int, resume: Resume) -> None:
+        self._owned[partition] = Ownership(resume)
+        self._early[partition] = deque()
+
+    def _revoke(self, event: Revoked) -> None:
+        for partition in event.partitions:
+            self._owned.pop(partition, None)
+            for block in self._early.pop(partition, ()):
+                self._early_rows -= len(block)
+            self._window.forget_partition(partition)
+
+    # -- input ---------------------------------------------------------------------------------------------------
+
+    def _take(self, requests: Requests, now_ms: int, effects: list[Effect]) -> None:
+        owner = self._owned.get(requests.partition)
+        if owner is None or not len(requests):
+            return
+        owner.next_request = int(requests.offsets[-1]) + 1
+        admitted = self._admission.admit(requests)
+        mine = owner.unanswered(requests.offsets)
+        rows = np.arange(len(requests)) if mine is None else np.flatnonzero(mine)
+        if mine is not None and len(rows) < len(requests):
+            effects.append(Settle(partition=requests.partition, offsets=requests.offsets[~mine]))
+        if not len(rows):
+            return
+        handles = self._window.add(requests, admitted, rows, now_ms)
+        table = self._window.table
+        at = table.at(handles)
+        table["late_on_arrival"][at] = table["deadline_ms"][at] - self._rules.guard_ms <= now_ms
+        if admitted.errors:
+            self._touched.append(handles[table["error"][at] != NO_ERROR])
+        self._apply_early(requests.partition, owner, effects)
+
+    def _answered(self, event: AnswersFetched, effects: list[Effect]) -> None:
+        owner = self._owned.get(event.partition)
+        if owner is None:
+            return
+        for block in event.blocks:
+            self._apply(block, owner)
+        owner.answers_at = max(owner.answers_at, event.next_offset)
+        if self._early_rows > EARLY_LIMIT and not self._paused:
+            self._paused = True
+            effects.append(Pause(source="answers", partitions=tuple(self._owned)))
+
+    def _apply(self, block: Answers, owner: Ownership) -> None:
+        known = block.offsets < owner.next_request
+        self._touched.append(self._window.apply(block, known))
+        if not known.all():
+            self._early[block.partition].append(block)
+            self._early_rows += len(block)
+
+    def _apply_early(self, partition: int, owner: Ownership, effects: list[Effect]) -> None:
+        """Answers that came before their requests; the first one wins, so applying a block twice is harmless."""
+        waiting = self._early[partition]
+        for _ in range(len(waiting)):
+            block = waiting.popleft()
+            self._early_rows -= len(block)
+            self._apply(block, owner)
+        if self._paused and self._early_rows < EARLY_LIMIT // 2:
+            self._paused = False
+            effects.append(Continue(source="answers", partitions=tuple(self._owned)))
+
+    # -- settling ------------------------------------------------------------------------------------------------
+
+    def _settle_ready(self, now_ms: int, effects: list[Effect]) -> None:
+        """Requests that something new was heard of: all members heard, decided, or unusable."""
+        touched, self._touched = self._touched, []
+        touched = [handles for handles in touched if len(handles)]
+        if not touched:
+            return
+        table = self._window.table
+        handles = touched[0] if len(touched) == 1 else np.unique(np.concatenate(touched))
+        at = table.at(handles[handles >= table.base])
+        at = at[~table["settled"][at]]
+        heard = table["present"][at] | table["failed"][at]
+        complete = ((table["chosen"][at] & ~heard) == 0) | (table["error"][at] != NO_ERROR)
+        early = np.zeros(len(at), np.bool_)
+        if not complete.all():
+            open_rows = np.flatnonzero(~complete)
+            early[open_rows] = self._decided(at[open_rows])
+        ready = complete | early
+        if ready.any():
+            self._settle(Due(at=at[ready], early=early[ready] & ~complete[ready]), now_ms, effects)
+
+    def _decided(self, at: I64) -> Flags:
+        """The members still missing cannot change the answer (nor lift it over or under the threshold)."""
+        table = self._window.table
+        decided = np.zeros(len(at), np.bool_)
+        routes = table["route"][at]
+        for index in np.unique(routes).tolist():
+            route = self._rules.routes[index]
+            if not route.decide_early or route.combine == "mean" or len(route.models) < 2:
+                continue
+            mine = np.flatnonzero(routes == index)
+            weights = self._settling.weights(index, at[mine])
+            there = bits(table["present"][at[mine]], len(route.models))
+            given = np.where(there, weights, 0.0).sum(axis=1)
+            waits = bits(table["chosen"][at[mine]] & ~table["failed"][at[mine]], len(route.models)) & ~there
+            open_weights = np.where(waits, weights, 0.0)
+            left = open_weights.max(axis=1) if route.combine == "best" else open_weights.sum(axis=1)
+            likely = np.flatnonzero((given > left) & there.any(axis=1))
+            if not len(likely):
+                continue
+            rows = at[mine[likely]]
+            combined, members, row_starts = self._settling.combined(rows, index, weights[likely])
+            lead = (
+                combined.lead
+                if len(combined.lead) == len(rows)
+                else np.minimum.reduceat(combined.lead, row_starts[:-1])
+            )
+            certain = lead > left[likely]
+            if route.confidence_threshold > 0:
+                confidence = self._settling.confidence(weights[likely], combined, members, row_starts)
+                certain &= confidence >= route.confidence_threshold
+            decided[mine[likely[certain]]] = True
+        return decided
+
+    def _settle_due(self, now_ms: int, effects: list[Effect]) -> None:
+        table = self._window.table
+        due = ~table["settled"] & (table["deadline_ms"] - self._rules.guard_ms <= now_ms)
+        if not due.any():
+            return
+        for partition, owner in self._owned.items():
+            if owner.catching_up:
+                due &= table["partition"] != partition
+        at = np.flatnonzero(due)
+        if len(at):
+            self._settle(Due(at=at, early=np.zeros(len(at), np.bool_)), now_ms, effects)
+
+    def _settle(self, due: Due, now_ms: int, effects: list[Effect]) -> None:
+        table = self._window.table
+        for block, at in self._settling.settle(due, now_ms):
+            letters = self._settling.dead_letters(block, at)
+            batch = _Batch(block.partition, at + table.base, 1 if letters is None else 2)
+            self._send(batch, EmitPredictions(token=self._token(), predictions=block), effects)
+            if letters is not None:
+                self._send(batch, EmitDeadLetters(token=self._token(), letters=letters), effects)
+        table["settled"][due.at] = True
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def _token(self) -> int:
+        self._next_token += 1
+        return self._next_token - 1
+
+    def _send(self, batch: _Batch, emit: EmitPredictions | EmitDeadLetters, effects: list[Effect]) -> None:
+        self._acks[emit.token] = (batch, emit)
+        effects.append(emit)
+
+    def _acknowledge(self, event: Produced, effects: list[Effect]) -> None:
+        sent = self._acks.pop(event.token, None)
+        if sent is None:
+            return
+        batch, emit = sent
+        owner = self._owned.get(batch.partition)
+        table = self._window.table
+        handles = batch.handles[batch.handles >= table.base]
+        at = table.at(handles)
+        at = at[~table["done"][at]]
+        if owner is None or not len(at):
+            return
+        if isinstance(emit, EmitPredictions):
+            owner.wrote(event.offset, int(emit.predictions.offsets.max()))
+        batch.unacked -= 1
+        if batch.unacked == 0:
+            table["done"][at] = True
+            effects.append(Settle(partition=batch.partition, offsets=table["offset"][at]))
+
+    def _send_again(self, token: int, effects: list[Effect]) -> None:
+        """Not in the log, or nobody knows: at least once means to send it again. Readers drop a second record."""
+        sent = self._acks.pop(token, None)
+        if sent is None or sent[0].partition not in self._owned:
+            return
+        batch, emit = sent
+        effects.append(Count(what="resent", label="predictions", n=len(batch.handles)))
+        if isinstance(emit, EmitPredictions):
+            self._send(batch, EmitPredictions(token=self._token(), predictions=emit.predictions), effects)
+        else:
+            self._send(batch, EmitDeadLetters(token=self._token(), letters=emit.letters), effects)
+
+
+class _Batch:
+    """Requests that settle together, once everything sent for them is acknowledged."""
+
+    __slots__ = ("handles", "partition", "unacked")
+
+    def __init__(self, partition: int, handles: I64, unacked: int) -> None:
+        self.partition = partition
+        self.handles = handles
+        self.unacked = unacked

@@ -1,0 +1,125 @@
+"""The fused stage: one pool hosts every model, so worker and aggregator run back to back in one process.
+
+Consumed once, evaluated once, answered once. Answers go straight from the worker's hand to the aggregator's; only those
+later than their prediction go to the answers topic, for the learner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streamserve.core.admission import Admission
+from streamserve.core.codec import InputCodec
+from streamserve.core.desk import ModelRules
+from streamserve.core.effects import Effect, EmitAnswers, Settle
+from streamserve.core.epochs import EpochTable
+from streamserve.core.events import (
+    AnswersFetched,
+    BatchFinished,
+    Event,
+    Produced,
+    ProduceFailed,
+    Revoked,
+    StatesFetched,
+    StatesKnownUntil,
+)
+from streamserve.core.messages import Answers
+from streamserve.core.routes import AppRules
+from streamserve.core.slicing import take_answers
+from streamserve.core.stages.aggregator import AggregatorStage
+from streamserve.core.stages.worker import WorkerStage
+
+
+class FusedStage:
+    """Promises those of both. An input is settled when its terminal record is acknowledged."""
+
+    def __init__(
+        self,
+        rules: AppRules,
+        models: Mapping[str, ModelRules],
+        codecs: Mapping[str, InputCodec],
+        epochs: EpochTable,
+    ) -> None:
+        admission = Admission(rules, epochs)
+        self._learns = {route.name for route in rules.routes if route.learns}
+        self._epochs = epochs
+        self._worker = WorkerStage(rules, models, codecs, epochs, admission)
+        self._aggregator = AggregatorStage(rules, epochs, codecs, admission)
+        self._late: dict[int, Answers] = {}
+        self._next_late = -1
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        match event:
+            case BatchFinished():
+                return self._hand_over(self._worker.handle(event, now_ms), now_ms)
+            case StatesFetched():
+                self._epochs.apply(event.states)
+                return []
+            case StatesKnownUntil():
+                self._epochs.known_until(event.known_until_ms)
+                return []
+            case Produced() | ProduceFailed() if event.token < 0:
+                return self._late_sent(event)
+            case Produced() | ProduceFailed():
+                return self._aggregator.handle(event, now_ms)
+            case Revoked():
+                gone = [token for token, late in self._late.items() if late.partition in event.partitions]
+                for token in gone:
+                    del self._late[token]
+        effects = self._aggregator.handle(event, now_ms)
+        return effects + self._hand_over(self._worker.handle(event, now_ms), now_ms)
+
+    def _hand_over(self, effects: list[Effect], now_ms: int) -> list[Effect]:
+        """The worker's effects, with its answers given to the aggregator instead of the log."""
+        out: list[Effect] = []
+        pending = effects
+        while pending:
+            follow: list[Effect] = []
+            for effect in pending:
+                match effect:
+                    case EmitAnswers():
+                        out += self._apply(effect.answers, now_ms)
+                        follow += self._worker.handle(Produced(token=effect.token), now_ms)
+                    case Settle():
+                        pass  # the terminal record settles it
+                    case _:
+                        out.append(effect)
+            pending = follow
+        return out
+
+    def _apply(self, answers: Answers, now_ms: int) -> list[Effect]:
+        effects: list[Effect] = []
+        if answers.route in self._learns:
+            unsettled = self._aggregator.unsettled(answers.partition, answers.offsets)
+            if not unsettled.all():
+                self._emit_late(take_answers(answers, ~unsettled), effects)
+        fetched = AnswersFetched(partition=answers.partition, blocks=(answers,), next_offset=0)
+        return effects + self._aggregator.handle(fetched, now_ms)
+
+    def _emit_late(self, late: Answers, effects: list[Effect]) -> None:
+        if not (late.missing == 0).any():
+            return
+        token = self._next_late
+        self._next_late -= 1
+        self._late[token] = late
+        effects.append(EmitAnswers(token=token, answers=late))
+
+    def _late_sent(self, event: Produced | ProduceFailed) -> list[Effect]:
+        late = self._late.pop(event.token, None)
+        effects: list[Effect] = []
+        if late is not None and isinstance(event, ProduceFailed):
+            self._emit_late(late, effects)
+        return effects
+
+    def next_deadline_ms(self) -> int | None:
+        moments = [stage.next_deadline_ms() for stage in (self._worker, self._aggregator)]
+        known = [moment for moment in moments if moment is not None]
+        return min(known) if known else None
+
+    def commit_metadata(self, partition: int) -> str:
+        return self._aggregator.commit_metadata(partition)
+
+    @property
+    def idle(self) -> bool:
+        return self._worker.idle and self._aggregator.idle and not self._late
+

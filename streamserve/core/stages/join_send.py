@@ -1,0 +1,154 @@
+"""What the join has decided to send, until the broker has acknowledged it."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamserve.core.effects import Effect, EmitDeadLetters, EmitOutcomes, ForwardFeedback, Settle
+from streamserve.core.messages import DeadLetters
+from streamserve.core.records import FeedbackForward, FeedbackRecord, OutcomeRecord
+
+_LONGEST_RETRY_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """Feedback that becomes a dead letter."""
+
+    record: FeedbackRecord
+    reason: str
+    detail: str
+
+
+_Item = OutcomeRecord | FeedbackForward | Rejected
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Sending:
+    """One token's worth: items of one kind of one partition, with the feedback records that they settle."""
+
+    partition: int
+    items: list[tuple[FeedbackRecord, _Item]]
+    first_ms: int
+    attempts: int = 0
+
+
+class Sender:
+    """Turns decisions into effects with tokens, sends again what failed, settles what was acknowledged."""
+
+    def __init__(self, retry_ms: int, give_up_ms: int) -> None:
+        self._retry_ms = retry_ms
+        self._give_up_ms = give_up_ms
+        self._token = 0
+        self._new: list[tuple[int, FeedbackRecord, _Item]] = []
+        self._sent: dict[int, _Sending] = {}
+        self._retries: list[tuple[int, int, _Sending]] = []  # heap by time
+        self._settled: dict[int, list[int]] = {}
+
+    def outcome(self, partition: int, record: FeedbackRecord, outcome: OutcomeRecord) -> None:
+        self._new.append((partition, record, outcome))
+
+    def forward(self, partition: int, record: FeedbackRecord, forward: FeedbackForward) -> None:
+        self._new.append((partition, record, forward))
+
+    def reject(self, partition: int, rejected: Rejected) -> None:
+        self._new.append((partition, rejected.record, rejected))
+
+    def settle(self, partition: int, offsets: list[int]) -> None:
+        self._settled.setdefault(partition, []).extend(offsets)
+
+    def acknowledged(self, token: int) -> tuple[int, list[int]] | None:
+        """The partition and feedback offsets that this token settles; None for a token that is not ours any more."""
+        sending = self._sent.pop(token, None)
+        if sending is None:
+            return None
+        offsets = [record.offset for record, _ in sending.items]
+        self.settle(sending.partition, offsets)
+        return sending.partition, offsets
+
+    def failed(self, token: int, now_ms: int) -> None:
+        """Send it again later, each item alone: one that the broker refuses must not hold up the others."""
+        sending = self._sent.pop(token, None)
+        if sending is None:
+            return
+        due_ms = now_ms + min(_LONGEST_RETRY_MS, self._retry_ms << min(sending.attempts, 10))
+        for item in sending.items:
+            alone = _Sending(
+                partition=sending.partition, items=[item], first_ms=sending.first_ms, attempts=sending.attempts + 1
+            )
+            self._token += 1  # also what keeps the heap from comparing records
+            heapq.heappush(self._retries, (due_ms, self._token, alone))
+
+    def drop(self, partition: int) -> None:
+        """The partition has a new owner: nothing more is sent for it, acknowledgements that still come are ignored."""
+        self._new = [new for new in self._new if new[0] != partition]
+        self._sent = {token: sending for token, sending in self._sent.items() if sending.partition != partition}
+        self._retries = [retry for retry in self._retries if retry[2].partition != partition]
+        heapq.heapify(self._retries)
+        self._settled.pop(partition, None)
+
+    @property
+    def next_retry_ms(self) -> int | None:
+        return self._retries[0][0] if self._retries else None
+
+    @property
+    def empty(self) -> bool:
+        return not (self._new or self._sent or self._retries)
+
+    def effects(self, now_ms: int) -> list[Effect]:
+        effects: list[Effect] = []
+        while self._retries and self._retries[0][0] <= now_ms:
+            sending = heapq.heappop(self._retries)[2]
+            effects.append(self._send(self._or_give_up(sending, now_ms)))
+        batches: dict[tuple[int, type], list[tuple[FeedbackRecord, _Item]]] = {}
+        for partition, record, item in self._new:
+            if isinstance(item, FeedbackForward):
+                effects.append(self._send(_Sending(partition=partition, items=[(record, item)], first_ms=now_ms)))
+            else:
+                batches.setdefault((partition, type(item)), []).append((record, item))
+        self._new = []
+        for (partition, _), items in batches.items():
+            effects.append(self._send(_Sending(partition=partition, items=items, first_ms=now_ms)))
+        for partition, offsets in self._settled.items():
+            effects.append(Settle(partition=partition, offsets=np.array(sorted(offsets), np.int64)))
+        self._settled = {}
+        return effects
+
+    def _or_give_up(self, sending: _Sending, now_ms: int) -> _Sending:
+        """An outcome that the broker has refused for too long becomes a dead letter; a dead letter is sent for ever."""
+        record, item = sending.items[0]
+        if isinstance(item, Rejected) or now_ms - sending.first_ms < self._give_up_ms:
+            return sending
+        rejected = Rejected(record=record, reason="not_produced", detail="the broker did not take what it led to")
+        return _Sending(partition=sending.partition, items=[(record, rejected)], first_ms=now_ms)
+
+    def _send(self, sending: _Sending) -> Effect:
+        self._token += 1
+        self._sent[self._token] = sending
+        _, first = sending.items[0]
+        if isinstance(first, FeedbackForward):
+            return ForwardFeedback(token=self._token, forward=first)
+        outcomes = tuple(item for _, item in sending.items if isinstance(item, OutcomeRecord))
+        if outcomes:
+            return EmitOutcomes(token=self._token, outcomes=outcomes)
+        rejected = [item for _, item in sending.items if isinstance(item, Rejected)]
+        return EmitDeadLetters(token=self._token, letters=_letters(sending.partition, rejected))
+
+
+def _letters(partition: int, rejected: list[Rejected]) -> DeadLetters:
+    records = [item.record for item in rejected]
+    return DeadLetters(
+        source="feedback",
+        partition=partition,
+        offsets=np.array([record.offset for record in records], np.int64),
+        append_ms=np.array([record.append_ms for record in records], np.int64),
+        keys=[record.key for record in records],
+        values=[record.value for record in records],
+        headers=[record.headers for record in records],
+        reasons=[item.reason for item in rejected],
+        details=[item.detail for item in rejected],
+        stage="join",
+    )

@@ -1,0 +1,166 @@
+"""What the join remembers: predictions of a window, and the answers that came too late for them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from streamserve.core.messages import Answers
+from streamserve.core.reasons import Missing
+from streamserve.core.records import Label, PredictionRecord
+
+#: Python's own cost of a remembered prediction (record, two index entries), added to the raw bytes.
+OVERHEAD_BYTES = 400
+_BUCKET_BITS = 8
+
+
+class PredictionStore(Protocol):
+    """Predictions of one partition by request offset and by id. The first one of an offset counts."""
+
+    def put(self, record: PredictionRecord) -> None: ...
+
+    def by_offset(self, request_offset: int) -> PredictionRecord | None: ...
+
+    def by_id(self, id_: str) -> PredictionRecord | None:
+        """The newest one with this id: ids need not be unique."""
+        ...
+
+    def expire(self, before_ms: int) -> None:
+        """Forget predictions appended before this time, and the oldest ones while the store is over its budget."""
+        ...
+
+    @property
+    def forgotten_below(self) -> int:
+        """One more than the highest request offset that was forgotten: tells late feedback from orphans."""
+        ...
+
+
+StoreFactory = Callable[[int], PredictionStore]
+
+
+class MemoryPredictions:
+    """A store in memory, bounded by bytes; oldest out first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._records: OrderedDict[int, PredictionRecord] = OrderedDict()
+        self._by_id: dict[str, int] = {}
+        self._forgotten_below = 0
+
+    def put(self, record: PredictionRecord) -> None:
+        if record.request_offset in self._records:
+            return
+        self._records[record.request_offset] = record
+        if record.id is not None:
+            self._by_id[record.id] = record.request_offset
+        self._bytes += _bytes_of(record)
+
+    def by_offset(self, request_offset: int) -> PredictionRecord | None:
+        return self._records.get(request_offset)
+
+    def by_id(self, id_: str) -> PredictionRecord | None:
+        offset = self._by_id.get(id_)
+        return None if offset is None else self._records.get(offset)
+
+    def expire(self, before_ms: int) -> None:
+        while self._records:
+            offset, oldest = next(iter(self._records.items()))
+            if oldest.append_ms >= before_ms and self._bytes <= self._max_bytes:
+                break
+            del self._records[offset]
+            self._bytes -= _bytes_of(oldest)
+            self._forgotten_below = max(self._forgotten_below, offset + 1)
+            if oldest.id is not None and self._by_id.get(oldest.id) == offset:
+                del self._by_id[oldest.id]
+
+    @property
+    def forgotten_below(self) -> int:
+        return self._forgotten_below
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+
+def _bytes_of(record: PredictionRecord) -> int:
+    return len(record.raw) + len(record.id or "") + OVERHEAD_BYTES
+
+
+class LateAnswers:
+    """Blocks of answers as they came, found by (model, request offset); bounded by bytes, oldest out first.
+
+    Only labels are kept. A block is listed under each run of `2**_BUCKET_BITS` offsets that it touches, so a look-up
+    meets few blocks however long the window is.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._blocks: deque[_Block] = deque()
+        self._buckets: dict[tuple[str, int], list[_Block]] = {}
+
+    def add(self, answers: Answers) -> None:
+        if answers.labels is None or not len(answers):
+            return
+        block = _Block(answers)
+        self._blocks.append(block)
+        self._bytes += block.n_bytes
+        for bucket in block.buckets:
+            self._buckets.setdefault((block.model, bucket), []).append(block)
+        while self._bytes > self._max_bytes and self._blocks:
+            self._drop_oldest()
+
+    def rows(self, model: str, request_offset: int) -> list[Label] | None:
+        """What the model said of this request, one value per row; the first answer counts."""
+        for block in self._buckets.get((model, request_offset >> _BUCKET_BITS), ()):
+            rows = block.rows(request_offset)
+            if rows is not None:
+                return rows
+        return None
+
+    def forget_below(self, request_offset: int) -> None:
+        while self._blocks and self._blocks[0].last < request_offset:
+            self._drop_oldest()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def _drop_oldest(self) -> None:
+        block = self._blocks.popleft()
+        self._bytes -= block.n_bytes
+        for bucket in block.buckets:
+            # Blocks leave in the order in which they came, so this one is the first of each of its lists.
+            listed = self._buckets[block.model, bucket]
+            del listed[0]
+            if not listed:
+                del self._buckets[block.model, bucket]
+
+
+class _Block:
+    __slots__ = ("buckets", "labels", "last", "model", "n_bytes", "offsets", "present", "starts")
+
+    def __init__(self, answers: Answers) -> None:
+        labels: Any = answers.labels
+        order = np.argsort(answers.offsets, kind="stable")
+        self.model = answers.model
+        self.labels = labels
+        self.offsets: list[int] = answers.offsets[order].tolist()
+        self.starts: list[tuple[int, int]] = list(
+            zip(answers.row_starts[:-1][order].tolist(), answers.row_starts[1:][order].tolist(), strict=True)
+        )
+        self.present: list[bool] = (answers.missing[order] == Missing.PRESENT).tolist()
+        self.last = self.offsets[-1]
+        self.buckets: list[int] = np.unique(answers.offsets >> _BUCKET_BITS).tolist()
+        self.n_bytes = int(labels.nbytes) + OVERHEAD_BYTES + 100 * len(self.offsets)
+
+    def rows(self, request_offset: int) -> list[Label] | None:
+        place = bisect_left(self.offsets, request_offset)
+        if place == len(self.offsets) or self.offsets[place] != request_offset or not self.present[place]:
+            return None
+        first, end = self.starts[place]
+        rows: list[Label] = self.labels[first:end].tolist()
+        return rows

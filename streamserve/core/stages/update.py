@@ -1,0 +1,313 @@
+"""The update stage: outcomes teach states; states are published, each by one writer in one order.
+
+Its own promises:
+
+* a changed state is published once `publish_every_outcomes` changes or `publish_every_ms` have passed since the last
+  time, whichever is first (or as soon as the acknowledgement of the one before it has come);
+* an outcome is settled only when the state that it changed is acknowledged in the epochs topic and in its snapshot;
+* an outcome that a state includes, or whose feedback it was taught by before, changes nothing;
+* nothing is learnt in a partition before all states appended until its assignment are known.
+
+A partition's fetches may start below `Resume.position`: what lies below is only remembered, so that a second outcome
+of the same feedback is known. `commit_metadata` names that place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from streamserve.core.effects import Count, Effect, EmitSnapshot, EmitState, Settle
+from streamserve.core.epochs import outcome_partition
+from streamserve.core.events import (
+    Assigned,
+    Drain,
+    Event,
+    OutcomesFetched,
+    Produced,
+    ProduceFailed,
+    Revoked,
+    StatesFetched,
+    StatesKnownUntil,
+    Tick,
+)
+from streamserve.core.records import OutcomeRecord, StateRecord
+from streamserve.core.routes import AppRules, Route
+from streamserve.core.stages.update_state import Learnt, OwnedOutcomes, Publication
+
+_LONGEST_RETRY_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateOptions:
+    partitions: int
+    """Of every topic of the app."""
+    publish_every_outcomes: int = 100
+    publish_every_ms: int = 250
+    republish_ms: int = 21_600_000
+    """A state that does not change is published again after this; at most a quarter of the epochs' retention."""
+    dedupe_ms: int = 60_000
+    """How long after the join has settled a feedback a second outcome of it may still come: its commit's delay."""
+    retry_ms: int = 200
+    """Before something that the broker did not take is sent again; doubled each time, up to 5 s."""
+
+
+class UpdateStage:
+    """Stage of the learner proper. Raises ContractError on a state in the log that cannot be read."""
+
+    def __init__(self, rules: AppRules, options: UpdateOptions) -> None:
+        self._routes = {route.name: route for route in rules.routes}
+        self._options = options
+        self._learns = any(route.learns for route in rules.routes)
+        self._newest: dict[tuple[str, str], StateRecord] = {}
+        self._owned: dict[int, OwnedOutcomes] = {}
+        self._sent: dict[int, Learnt] = {}
+        self._token = 0
+        self._known_ms = -(1 << 62)
+        self._counts: dict[str, int] = {}
+        self._draining = False
+
+    # -- protocol ------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        effects: list[Effect] = []
+        match event:
+            case OutcomesFetched():
+                self._take(event, now_ms, effects)
+            case Produced():
+                self._acknowledge(event, now_ms, effects)
+            case ProduceFailed():
+                self._failed(event.token, now_ms)
+            case StatesFetched():
+                self._note(event.states)
+            case StatesKnownUntil():
+                self._known_ms = max(self._known_ms, event.known_until_ms)
+            case Assigned():
+                self._revoke(tuple(event.partitions))
+                for number, resume in event.partitions.items():
+                    self._owned[number] = OwnedOutcomes(number, resume.position, now_ms, self._options.dedupe_ms)
+            case Revoked():
+                self._revoke(event.partitions)
+            case Drain():
+                self._drain()
+            case Tick():
+                pass
+            case _:
+                raise TypeError(f"an update stage takes no {type(event).__name__}")
+        self._begin_known(now_ms, effects)
+        self._publish_due(now_ms, effects)
+        return effects + self._settled()
+
+    def next_deadline_ms(self) -> int | None:
+        due = (self._due_ms(state) for owned in self._owned.values() for state in owned.states.values())
+        return min((ms for ms in due if ms is not None), default=None)
+
+    def commit_metadata(self, partition: int) -> str:
+        """JSON: `rebuild_from`, the outcome offset from which a new owner rebuilds what it must not learn twice."""
+        owned = self._owned.get(partition)
+        return "" if owned is None else f'{{"v":1,"rebuild_from":{owned.rebuild_from}}}'
+
+    @property
+    def idle(self) -> bool:
+        return not any(
+            owned.queued or any(state.busy for state in owned.states.values()) for owned in self._owned.values()
+        )
+
+    # -- input ---------------------------------------------------------------------------------------------------
+
+    def _note(self, states: tuple[StateRecord, ...]) -> None:
+        for record in states:
+            key = (record.route, record.context)
+            newest = self._newest.get(key)
+            if newest is None or (record.epoch, record.covers) > (newest.epoch, newest.covers):
+                self._newest[key] = record
+
+    def _revoke(self, partitions: tuple[int, ...]) -> None:
+        for number in partitions:
+            self._owned.pop(number, None)
+        self._sent = {token: state for token, state in self._sent.items() if state.partition not in partitions}
+
+    def _drain(self) -> None:
+        """What has not been learnt stays unsettled, to be read again; what has been learnt is published now."""
+        self._draining = True
+        for owned in self._owned.values():
+            owned.queued.clear()
+
+    def _take(self, event: OutcomesFetched, now_ms: int, effects: list[Effect]) -> None:
+        owned = self._owned.get(event.outcomes.partition)
+        if owned is None or self._draining:
+            return
+        if not owned.begun:
+            owned.queued.append(event.outcomes)
+            return
+        for outcome in event.outcomes.records:
+            self._learn(owned, outcome, now_ms, effects)
+        owned.next_offset = max(owned.next_offset, event.outcomes.next_offset)
+
+    def _begin_known(self, now_ms: int, effects: list[Effect]) -> None:
+        for owned in self._owned.values():
+            if owned.begun or (self._learns and self._known_ms < owned.assigned_ms):
+                continue
+            owned.begun = True
+            for record in self._newest.values():
+                if record.partition == owned.number and record.route in self._routes:
+                    self._restore(owned, record)
+            # Only when all are there: what a snapshot covers depends on the others.
+            for state in owned.states.values():
+                self._send_snapshot(owned, state, effects)
+            queued, owned.queued = owned.queued, []
+            for outcomes in queued:
+                self._take(OutcomesFetched(outcomes=outcomes), now_ms, effects)
+
+    def _restore(self, owned: OwnedOutcomes, record: StateRecord) -> None:
+        route = self._routes[record.route]
+        if not route.learns or record.policy != route.policy.name:
+            return
+        value = route.policy.load(record.data, route.models)
+        state = Learnt(route=route, context=record.context, partition=owned.number, value=value)
+        state.record = record
+        state.published_ms = record.append_ms
+        owned.highest_epoch = max(owned.highest_epoch, record.epoch)
+        owned.states[record.route, record.context] = state
+        if record.covers == 0:
+            # From the epochs topic: its writer may have died before the snapshot was acknowledged.
+            state.floor = record.epoch
+            state.publication = Publication(record=record, offsets=[], in_epochs=True)
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def _learn(self, owned: OwnedOutcomes, outcome: OutcomeRecord, now_ms: int, effects: list[Effect]) -> None:
+        if outcome.offset < owned.next_offset:
+            return
+        owned.next_offset = outcome.offset + 1
+        first = owned.first_time(outcome)
+        if outcome.offset < owned.position:
+            return
+        route = self._routes.get(outcome.route)
+        status = self._unlearnable(route, outcome, owned) or ("" if first else "duplicate")
+        if status or route is None:
+            self._pass(owned, outcome, status)
+            return
+        state = owned.states.get((outcome.route, outcome.context)) or self._begin(owned, route, outcome.context)
+        if outcome.offset < state.includes_below(0):
+            self._count("included")
+            state.settle_with_publication(outcome.offset, owned)
+            return
+        value = route.policy.learn(state.value, outcome)
+        if value is state.value:
+            self._pass(owned, outcome, "no_change")
+            return
+        state.learnt(value, outcome.offset, now_ms)
+        self._count("learnt")
+        if state.publication is None and state.changes >= self._options.publish_every_outcomes:
+            self._publish(owned, state, now_ms, effects)
+
+    def _unlearnable(self, route: Route | None, outcome: OutcomeRecord, owned: OwnedOutcomes) -> str:
+        if route is None:
+            return "unknown_route"
+        if not route.learns:
+            return "not_learning"
+        # A second writer of the same state would be the end of one order.
+        home = outcome_partition(outcome.route, outcome.context, self._options.partitions)
+        return "" if home == owned.number else "misplaced"
+
+    def _begin(self, owned: OwnedOutcomes, route: Route, context: str) -> Learnt:
+        value = route.policy.initial(route.models)
+        state = Learnt(route=route, context=context, partition=owned.number, value=value)
+        owned.states[route.name, context] = state
+        return state
+
+    def _pass(self, owned: OwnedOutcomes, outcome: OutcomeRecord, status: str) -> None:
+        owned.settled.append(outcome.offset)
+        self._count(status)
+
+    # -- publishing ----------------------------------------------------------------------------------------------
+
+    def _due_ms(self, state: Learnt) -> int | None:
+        """When this state is to be sent, by itself; None while an acknowledgement is awaited."""
+        options = self._options
+        if state.publication is not None:
+            return state.retry_ms
+        if state.changed_ms is None:
+            return None if self._draining or state.record is None else state.published_ms + options.republish_ms
+        wait_ms = 0 if self._draining or state.changes >= options.publish_every_outcomes else options.publish_every_ms
+        return max(state.changed_ms + wait_ms, state.retry_ms or 0)
+
+    def _publish_due(self, now_ms: int, effects: list[Effect]) -> None:
+        for owned in self._owned.values():
+            for state in owned.states.values():
+                due_ms = self._due_ms(state)
+                if due_ms is None or due_ms > now_ms or not owned.begun:
+                    continue
+                if state.publication is None:
+                    self._publish(owned, state, now_ms, effects)
+                else:
+                    self._send_snapshot(owned, state, effects)
+
+    def _publish(self, owned: OwnedOutcomes, state: Learnt, now_ms: int, effects: list[Effect]) -> None:
+        if state.retry_ms is not None and state.retry_ms > now_ms:
+            return
+        record = StateRecord(
+            route=state.route.name,
+            context=state.context,
+            policy=state.route.policy.name,
+            data=state.route.policy.dump(state.value),
+            includes={owned.number: state.includes_below(owned.next_offset)},
+            partition=owned.number,
+            previous=-1 if state.record is None else state.record.epoch,
+        )
+        if state.floor is None:
+            state.floor = owned.highest_epoch + 1
+        state.take_changes(record)
+        effects.append(EmitState(token=self._new_token(state), state=record))
+
+    def _send_snapshot(self, owned: OwnedOutcomes, state: Learnt, effects: list[Effect]) -> None:
+        publication = state.publication
+        if publication is None:
+            return
+        others = (other.floor for other in owned.states.values() if other is not state and other.floor is not None)
+        record = replace(publication.record, covers=min([publication.record.epoch + 1, *others]))
+        publication.record = record
+        state.retry_ms = None
+        effects.append(EmitSnapshot(token=self._new_token(state), state=record))
+
+    def _acknowledge(self, event: Produced, now_ms: int, effects: list[Effect]) -> None:
+        state = self._sent.pop(event.token, None)
+        if state is None or state.publication is None:
+            return
+        owned = self._owned[state.partition]
+        publication = state.publication
+        if not publication.in_epochs:
+            publication.in_epochs = True
+            publication.record = replace(publication.record, epoch=event.offset, append_ms=event.append_ms)
+            owned.highest_epoch = max(owned.highest_epoch, event.offset)
+            self._send_snapshot(owned, state, effects)
+            return
+        self._note((publication.record,))
+        owned.settled += state.published(now_ms)
+
+    def _failed(self, token: int, now_ms: int) -> None:
+        state = self._sent.pop(token, None)
+        if state is not None:
+            state.failed(now_ms, min(_LONGEST_RETRY_MS, self._options.retry_ms << min(state.attempts, 10)))
+
+    def _new_token(self, state: Learnt) -> int:
+        self._token += 1
+        self._sent[self._token] = state
+        return self._token
+
+    # -- output --------------------------------------------------------------------------------------------------
+
+    def _settled(self) -> list[Effect]:
+        effects: list[Effect] = []
+        for owned in self._owned.values():
+            if owned.settled:
+                effects.append(Settle(partition=owned.number, offsets=np.array(sorted(owned.settled), np.int64)))
+                owned.settled = []
+        effects += [Count(what="outcomes", label=status, n=n) for status, n in self._counts.items()]
+        self._counts = {}
+        return effects
+
+    def _count(self, status: str) -> None:
+        self._counts[status] = self._counts.get(status, 0) + 1

@@ -1,0 +1,150 @@
+"""What the update stage holds: a learnt state with what it owes the broker, and a partition of outcomes."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamserve.core.records import OutcomeRecord, Outcomes, StateRecord
+from streamserve.core.routes import Route
+
+_Key = tuple[tuple[int, int], str, str]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Publication:
+    """A state on its way: first to the epochs topic, then its snapshot."""
+
+    record: StateRecord
+    offsets: list[int]
+    """Outcomes that are settled once the snapshot is acknowledged."""
+    in_epochs: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Learnt:
+    """One state that this process writes."""
+
+    route: Route
+    context: str
+    partition: int
+    value: Any
+    record: StateRecord | None = None
+    """Newest record that is acknowledged, snapshot included."""
+    published_ms: int = 0
+    pending: list[int] = field(default_factory=list)
+    """Outcomes learnt since the last publication was begun."""
+    changes: int = 0
+    changed_ms: int | None = None
+    """When the first of these changes was made."""
+    publication: Publication | None = None
+    retry_ms: int | None = None
+    """Not to be sent before this, after a failure."""
+    attempts: int = 0
+    floor: int | None = None
+    """No record of this state that still lacks its snapshot has a lower epoch; None where none lacks it."""
+
+    @property
+    def busy(self) -> bool:
+        return self.publication is not None or self.changed_ms is not None
+
+    def learnt(self, value: object, offset: int, now_ms: int) -> None:
+        self.value = value
+        self.pending.append(offset)
+        self.changes += 1
+        if self.changed_ms is None:
+            self.changed_ms = now_ms
+
+    def includes_below(self, next_offset: int) -> int:
+        """Outcomes offset below which all are in the value: read here, or already by the writer of its record."""
+        return next_offset if self.record is None else max(next_offset, self.record.includes.get(self.partition, 0))
+
+    def settle_with_publication(self, offset: int, owned: OwnedOutcomes) -> None:
+        """An outcome that the newest record includes already: settled with its snapshot, if that is on its way."""
+        if self.publication is None:
+            owned.settled.append(offset)
+        else:
+            self.publication.offsets.append(offset)
+
+    def take_changes(self, record: StateRecord) -> None:
+        self.publication = Publication(record=record, offsets=self.pending)
+        self.pending = []
+        self.changes = 0
+        self.changed_ms = None
+        self.retry_ms = None
+
+    def published(self, now_ms: int) -> list[int]:
+        """The snapshot is acknowledged; the outcomes that this settles."""
+        publication = self.publication
+        if publication is None:
+            return []
+        self.record = publication.record
+        self.published_ms = now_ms
+        self.publication = None
+        self.floor = None
+        self.attempts = 0
+        return publication.offsets
+
+    def failed(self, now_ms: int, delay_ms: int) -> None:
+        """A state goes back among the changes, to be sent with what is learnt meanwhile; a snapshot is sent again."""
+        publication = self.publication
+        self.attempts += 1
+        self.retry_ms = now_ms + delay_ms
+        if publication is None or publication.in_epochs:
+            return
+        self.pending = publication.offsets + self.pending
+        self.changes = max(self.changes, len(self.pending))
+        self.changed_ms = now_ms if self.changed_ms is None else self.changed_ms
+        self.publication = None
+
+
+class OwnedOutcomes:
+    """One owned partition of outcomes, with the states that it teaches."""
+
+    def __init__(self, number: int, position: int, assigned_ms: int, dedupe_ms: int) -> None:
+        self.number = number
+        self.position = position
+        self.assigned_ms = assigned_ms
+        self.begun = False
+        """All states appended until the assignment are known."""
+        self.queued: list[Outcomes] = []
+        self.next_offset = 0
+        self.highest_epoch = -1
+        self.states: dict[tuple[str, str], Learnt] = {}
+        self.settled: list[int] = []
+        self._dedupe_ms = dedupe_ms
+        self._seen: set[_Key] = set()
+        self._recent: dict[int, deque[tuple[_Key, int, int]]] = {}  # by join partition
+
+    def first_time(self, outcome: OutcomeRecord) -> bool:
+        """Whether this is the first outcome of its (feedback, state); remembers it."""
+        key = (outcome.feedback, outcome.route, outcome.context)
+        recent = self._recent.setdefault(outcome.ref[0], deque())
+        first = key not in self._seen
+        if first:
+            self._seen.add(key)
+            recent.append((key, outcome.offset, outcome.append_ms))
+        self._forget(recent, outcome)
+        return first
+
+    def _forget(self, recent: deque[tuple[_Key, int, int]], outcome: OutcomeRecord) -> None:
+        """Drop what the join of that partition can not send again: settled by it, and long enough ago to be committed.
+
+        Its own outcomes are the clock: while it is down, nothing is forgotten. A forwarded record's offset is one of
+        another partition; it goes with its neighbours.
+        """
+        join_partition = outcome.ref[0]
+        before_ms = outcome.append_ms - self._dedupe_ms
+        while recent:
+            key, _, append_ms = recent[0]
+            (partition, offset), _, _ = key
+            if append_ms >= before_ms or (partition == join_partition and offset >= outcome.open_offset):
+                return
+            recent.popleft()
+            self._seen.discard(key)
+
+    @property
+    def rebuild_from(self) -> int:
+        oldest = (recent[0][1] for recent in self._recent.values() if recent)
+        return min(oldest, default=max(self.next_offset, self.position))

@@ -1,0 +1,299 @@
+"""The worker stage: requests in, model calls out, answers on.
+
+Its own promises:
+
+* no call is made for a request that, by the predicted time, can no longer make its deadline;
+* a short batch waits only while `max_wait_ms` since its oldest request's arrival is not over, and never when full;
+* a bad request costs nobody else in its batch: values are read one by one, failed calls are bisected;
+* every request is settled by its deadline, even if a model call never returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from streamserve.core.admission import Admission
+from streamserve.core.answering import Answering
+from streamserve.core.blocks import group_answers
+from streamserve.core.codec import InputCodec
+from streamserve.core.desk import Desk, ModelRules
+from streamserve.core.effects import Count, Effect, EmitAnswers, Settle
+from streamserve.core.epochs import EpochTable
+from streamserve.core.events import (
+    Assigned,
+    BatchFinished,
+    Drain,
+    Event,
+    Produced,
+    ProduceFailed,
+    RequestsFetched,
+    Revoked,
+    StatesFetched,
+    StatesKnownUntil,
+    Tick,
+)
+from streamserve.core.messages import I64, Answers, Requests
+from streamserve.core.routes import AppRules
+from streamserve.core.table import Table
+
+_COLUMNS = {
+    "partition": np.int64,
+    "offset": np.int64,
+    "append_ms": np.int64,
+    "deadline_ms": np.int64,
+    "arrived_ms": np.int64,
+    "route": np.int64,
+    "chosen": np.uint64,
+    "probability": np.int64,
+    "epoch": np.int64,
+    "stale": np.bool_,
+    "group": np.int64,
+    "first_row": np.int64,
+    "n_rows": np.int64,
+    "waiting": np.int64,  # hosted models that have not answered yet
+    "unacked": np.int64,  # answers sent and not acknowledged
+    "done": np.bool_,
+}
+
+
+class WorkerStage:
+    """Stage of one process of a pool. `models`: model id -> rules, those that this pool hosts."""
+
+    def __init__(
+        self,
+        rules: AppRules,
+        models: Mapping[str, ModelRules],
+        codecs: Mapping[str, InputCodec],
+        epochs: EpochTable,
+        admission: Admission | None = None,
+    ) -> None:
+        self._rules = rules
+        self._epochs = epochs
+        self._admission = admission or Admission(rules, epochs)
+        self._table = Table(_COLUMNS, lists=("values", "headers", "ids", "errors"))
+        self._desks = {model: Desk(model_rules, self._table) for model, model_rules in models.items()}
+        self._hosted = [
+            [(bit, self._desks[model]) for bit, model in enumerate(route.models) if model in self._desks]
+            for route in rules.routes
+        ]
+        self._answering = Answering(rules, self._table, codecs)
+        self._skip: dict[int, I64] = {}
+        self._owned: set[int] = set()
+        self._lag: dict[int, int] = {}
+        self._sent: dict[int, tuple[I64, Answers]] = {}
+        self._next_token = 0
+
+    # -- protocol ------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        effects: list[Effect] = []
+        match event:
+            case RequestsFetched():
+                self._take(event.requests, now_ms, effects)
+            case BatchFinished():
+                self._finish(event, now_ms, effects)
+            case Produced():
+                self._acknowledge(event.token, effects)
+            case ProduceFailed():
+                self._send_again(event.token, effects)
+            case StatesFetched():
+                self._epochs.apply(event.states)
+            case StatesKnownUntil():
+                self._epochs.known_until(event.known_until_ms)
+            case Assigned():
+                self._assign(event)
+            case Revoked():
+                self._revoke(event)
+            case Tick() | Drain():
+                pass
+            case _:
+                raise TypeError(f"a worker stage takes no {type(event).__name__}")
+        self._expire(now_ms, effects)
+        for desk in self._desks.values():
+            if desk.running is None:
+                self._cut(desk, now_ms, effects)
+        self._drop_done()
+        return effects
+
+    def next_deadline_ms(self) -> int | None:
+        table = self._table
+        waiting = table["waiting"] > 0
+        moments = [int(table["deadline_ms"][waiting].min())] if waiting.any() else []
+        moments += [desk.go_at_ms for desk in self._desks.values() if desk.go_at_ms is not None]
+        return min(moments) if moments else None
+
+    def commit_metadata(self, partition: int) -> str:
+        return ""
+
+    @property
+    def idle(self) -> bool:
+        return not len(self._table)
+
+    # -- input ---------------------------------------------------------------------------------------------------
+
+    def _assign(self, event: Assigned) -> None:
+        for partition, resume in event.partitions.items():
+            self._owned.add(partition)
+            if resume.answered is not None:
+                self._skip[partition] = resume.answered
+
+    def _revoke(self, event: Revoked) -> None:
+        table = self._table
+        for partition in event.partitions:
+            self._owned.discard(partition)
+            self._skip.pop(partition, None)
+            self._lag.pop(partition, None)
+        gone = np.flatnonzero(np.isin(table["partition"], event.partitions))
+        table["done"][gone] = True
+        table["waiting"][gone] = 0
+        for desk in self._desks.values():
+            desk.remove(gone + table.base)
+
+    def _take(self, requests: Requests, now_ms: int, effects: list[Effect]) -> None:
+        partition = requests.partition
+        if partition not in self._owned:
+            return
+        self._lag[partition] = requests.lag
+        n = len(requests)
+        if not n:
+            return
+        admitted = self._admission.admit(requests)
+        choice = admitted.choice
+        live = (admitted.route >= 0) & (admitted.deadline_ms > now_ms)
+        if admitted.errors:
+            live[list(admitted.errors)] = False
+        skip = self._skip.get(partition)
+        if skip is not None and (not len(skip) or requests.offsets[0] > skip[-1]):
+            del self._skip[partition]
+        elif skip is not None:
+            live &= ~np.isin(requests.offsets, skip)
+        waiting = np.zeros(n, np.int64)
+        for route in np.unique(admitted.route[live]).tolist():
+            rows = live & (admitted.route == route)
+            for bit, _ in self._hosted[route]:
+                waiting[rows] += ((choice.chosen[rows] >> np.uint64(bit)) & np.uint64(1)).astype(np.int64)
+        kept = np.flatnonzero(waiting > 0)
+        if len(kept) < n:
+            effects.append(Settle(partition=partition, offsets=requests.offsets[waiting == 0]))
+        if not len(kept):
+            return
+        all_kept = len(kept) == n
+        rows_kept = range(n) if all_kept else kept.tolist()
+        handles = self._table.append(
+            len(kept),
+            {
+                "partition": partition,
+                "offset": requests.offsets[kept],
+                "append_ms": requests.append_ms[kept],
+                "deadline_ms": admitted.deadline_ms[kept],
+                "arrived_ms": now_ms,
+                "route": admitted.route[kept],
+                "chosen": choice.chosen[kept],
+                "probability": choice.probability[kept],
+                "epoch": choice.epoch[kept],
+                "stale": choice.stale[kept] | admitted.forced[kept],
+                "group": -1,
+                "waiting": waiting[kept],
+            },
+            {
+                "values": requests.values if all_kept else [requests.values[i] for i in rows_kept],
+                "headers": requests.headers if all_kept else [requests.headers[i] for i in rows_kept],
+                "ids": [None] * len(kept),
+                "errors": [None] * len(kept),
+            },
+        )
+        self._queue(handles, now_ms)
+
+    def _queue(self, handles: I64, now_ms: int) -> None:
+        table = self._table
+        at = table.at(handles)
+        routes, chosen = table["route"][at], table["chosen"][at]
+        for route in np.unique(routes).tolist():
+            mine = routes == route
+            for bit, desk in self._hosted[route]:
+                wanted = mine & ((chosen >> np.uint64(bit)) & np.uint64(1)).astype(np.bool_)
+                if wanted.all():
+                    desk.add(handles, now_ms)
+                elif wanted.any():
+                    desk.add(handles[wanted], now_ms)
+
+    # -- model calls ---------------------------------------------------------------------------------------------
+
+    def _cut(self, desk: Desk, now_ms: int, effects: list[Effect]) -> None:
+        backlog = sum(self._lag.values())
+        for answered in self._answering.cut(desk, now_ms, self._rules.guard_ms, backlog, effects):
+            self._emit(answered, effects)
+
+    def _finish(self, event: BatchFinished, now_ms: int, effects: list[Effect]) -> None:
+        for desk in self._desks.values():
+            if desk.running is not None and desk.running.number == event.batch:
+                for answered in self._answering.finish(desk, event, now_ms):
+                    self._emit(answered, effects)
+                return
+
+    def _expire(self, now_ms: int, effects: list[Effect]) -> None:
+        """Deadlines that have come: shed what is queued, give up what is running."""
+        table = self._table
+        due = np.flatnonzero((table["waiting"] > 0) & (table["deadline_ms"] <= now_ms))
+        if not len(due):
+            return
+        for desk in self._desks.values():
+            for answered in self._answering.shed(desk, now_ms):
+                self._emit(answered, effects)
+        abandoned = due[table["waiting"][due] > 0]
+        if len(abandoned):
+            table["waiting"][abandoned] = 0
+            effects.append(Count(what="abandoned", label="deadline", n=len(abandoned)))
+            self._settle(abandoned, effects)
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def _emit(self, answered: tuple[I64, Answers], effects: list[Effect]) -> None:
+        """Send a block; its requests wait for the acknowledgement. Those already given up (late) do not wait."""
+        handles, answers = answered
+        if answers.partition not in self._owned:
+            return
+        table = self._table
+        at = table.at(handles[handles >= table.base])
+        counted = at[table["waiting"][at] > 0]
+        table["waiting"][counted] -= 1
+        table["unacked"][counted] += 1
+        self._send(counted + table.base, answers, effects)
+
+    def _send(self, handles: I64, answers: Answers, effects: list[Effect]) -> None:
+        token = self._next_token
+        self._next_token += 1
+        self._sent[token] = (handles, answers)
+        effects.append(EmitAnswers(token=token, answers=answers))
+
+    def _acknowledge(self, token: int, effects: list[Effect]) -> None:
+        sent = self._sent.pop(token, None)
+        if sent is None:
+            return
+        table = self._table
+        at = table.at(sent[0][sent[0] >= table.base])
+        at = at[~table["done"][at]]
+        table["unacked"][at] -= 1
+        self._settle(at, effects)
+
+    def _send_again(self, token: int, effects: list[Effect]) -> None:
+        sent = self._sent.pop(token, None)
+        if sent is not None and sent[1].partition in self._owned:
+            self._send(*sent, effects)
+
+    def _settle(self, at: I64, effects: list[Effect]) -> None:
+        table = self._table
+        ready = at[(table["waiting"][at] == 0) & (table["unacked"][at] == 0) & ~table["done"][at]]
+        if not len(ready):
+            return
+        table["done"][ready] = True
+        for partition, _, rows in group_answers(table["partition"][ready], np.zeros(len(ready), np.int64)):
+            effects.append(Settle(partition=partition, offsets=table["offset"][ready[rows]]))
+
+    def _drop_done(self) -> None:
+        done = self._table["done"]
+        if len(done) and done[0]:
+            n = len(done) if done.all() else int(done.argmin())
+            self._table.drop_front(n)

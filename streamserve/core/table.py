@@ -1,0 +1,97 @@
+"""Columns of open requests, addressed by handle.
+
+Handles grow by one a request and are never used twice, so an old one can be recognised. Rows leave from the front:
+requests settle nearly in the order in which they came, since each has a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from streamserve.core.messages import I64
+
+_FIRST_CAPACITY = 1024
+
+
+class Table:
+    """Growable columns. `table["name"]` is a view of the live rows; index it with `table.at(handles)`.
+
+    columns: name -> dtype, or (dtype, width) for a two-dimensional column.
+    lists: names of columns of Python objects.
+    """
+
+    def __init__(self, columns: Mapping[str, DTypeLike | tuple[DTypeLike, int]], lists: tuple[str, ...] = ()) -> None:
+        self.base = 0
+        self._start = 0
+        self._end = 0
+        self._arrays: dict[str, NDArray[Any]] = {}
+        for name, form in columns.items():
+            dtype, shape = (form[0], (_FIRST_CAPACITY, form[1])) if isinstance(form, tuple) else (form, _FIRST_CAPACITY)
+            self._arrays[name] = np.zeros(shape, dtype)
+        self._views: dict[str, NDArray[Any]] = {}
+        self.lists: dict[str, list[Any]] = {name: [] for name in lists}
+        self._look()
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._views[name]
+
+    @property
+    def end(self) -> int:
+        """The handle that the next row will get."""
+        return self.base + len(self)
+
+    def at(self, handles: I64) -> I64:
+        """Row numbers of live handles."""
+        return handles - self.base
+
+    def append(self, n: int, columns: Mapping[str, Any], lists: Mapping[str, list[Any]]) -> I64:
+        """Add n rows; columns that are not given are zero. Returns their handles."""
+        first = self.end
+        if self._end + n > self._capacity:
+            self._make_room(n)
+        rows = slice(self._end, self._end + n)
+        for name, array in self._arrays.items():
+            array[rows] = columns.get(name, 0)
+        for name, values in self.lists.items():
+            values.extend(lists[name])
+        self._end += n
+        self._look()
+        return np.arange(first, first + n, dtype=np.int64)
+
+    def drop_front(self, n: int) -> None:
+        """Forget the first n rows."""
+        if n == 0:
+            return
+        self._start += n
+        self.base += n
+        for values in self.lists.values():
+            del values[:n]
+        if self._start == self._end:
+            self._start = self._end = 0
+        self._look()
+
+    @property
+    def _capacity(self) -> int:
+        return len(next(iter(self._arrays.values())))
+
+    def _make_room(self, n: int) -> None:
+        live = len(self)
+        capacity = self._capacity
+        while capacity < 2 * (live + n):
+            capacity *= 2
+        for name, array in self._arrays.items():
+            grown = np.zeros((capacity, *array.shape[1:]), array.dtype)
+            grown[:live] = array[self._start : self._end]
+            self._arrays[name] = grown
+        self._start, self._end = 0, live
+
+    def _look(self) -> None:
+        rows = slice(self._start, self._end)
+        self._views = {name: array[rows] for name, array in self._arrays.items()}

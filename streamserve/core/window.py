@@ -1,0 +1,316 @@
+"""The aggregator's window: requests that have no terminal record yet, and what their members have said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from streamserve.core.admission import Admitted
+from streamserve.core.combining import MemberRows
+from streamserve.core.messages import F64, I64, U64, Answers, AnyArray, Flags, Requests
+from streamserve.core.reasons import Missing
+from streamserve.core.routes import Route
+from streamserve.core.rows import RowStore
+from streamserve.core.table import Table
+
+_Row = TypeVar("_Row", bound=np.generic)
+_LISTS = ("keys", "values", "headers", "ids", "traces")
+NO_ERROR = -1
+
+
+class Window:
+    """Columns of open requests, found by (partition, offset), and one store of rows per member of each route."""
+
+    def __init__(self, routes: tuple[Route, ...]) -> None:
+        self.routes = routes
+        self._route_index = {route.name: index for index, route in enumerate(routes)}
+        self.width = max(len(route.models) for route in routes)
+        self.table = Table(self._columns(), lists=_LISTS)
+        self._index: dict[int, tuple[I64, I64]] = {}
+        self._stores: dict[tuple[int, int], _MemberStore] = {}
+        self.words: dict[int, dict[int, str]] = {}
+        """Handle -> bit -> why that member failed; bit -1: why the request cannot be used."""
+
+    def _columns(self) -> dict[str, DTypeLike | tuple[DTypeLike, int]]:
+        columns: dict[str, DTypeLike | tuple[DTypeLike, int]] = dict.fromkeys(
+            ("partition", "offset", "append_ms", "deadline_ms", "route", "probability", "epoch", "n_rows"), np.int64
+        )
+        columns |= dict.fromkeys(("chosen", "present", "failed"), np.uint64)
+        columns |= dict.fromkeys(("stale", "off_epoch", "late_on_arrival", "settled", "done"), np.bool_)
+        columns |= {"error": np.int64, "answer_offset": np.int64, "queue_ms": np.int32, "inference_ms": np.int32}
+        columns |= {"missing": (np.uint8, self.width), "row_at": (np.int64, self.width)}
+        return columns
+
+    def add(self, requests: Requests, admitted: Admitted, rows: I64, now_ms: int) -> I64:
+        """Open these requests of a fetch; their handles."""
+        choice = admitted.choice
+        error = np.full(len(rows), NO_ERROR, np.int64)
+        pick = rows.tolist()
+        lists: dict[str, list[Any]] = {
+            "keys": requests.keys,
+            "values": requests.values,
+            "headers": requests.headers,
+            "ids": admitted.ids,
+            "traces": admitted.traces,
+        }
+        whole = len(rows) == len(requests)
+        handles = self.table.append(
+            len(rows),
+            {
+                "partition": requests.partition,
+                "offset": requests.offsets[rows],
+                "append_ms": requests.append_ms[rows],
+                "deadline_ms": admitted.deadline_ms[rows],
+                "route": admitted.route[rows],
+                "chosen": choice.chosen[rows],
+                "probability": choice.probability[rows],
+                "epoch": choice.epoch[rows],
+                "stale": choice.stale[rows],
+                "off_epoch": admitted.forced[rows],
+                "error": error,
+                "answer_offset": np.iinfo(np.int64).max,
+            },
+            {name: values if whole else [values[i] for i in pick] for name, values in lists.items()},
+        )
+        if admitted.errors:
+            self._refuse(handles, pick, admitted)
+        self._remember(requests.partition, requests.offsets[rows], handles)
+        return handles
+
+    def _refuse(self, handles: I64, rows: list[int], admitted: Admitted) -> None:
+        for handle, row in zip(handles.tolist(), rows, strict=True):
+            if row in admitted.errors:
+                reason, words = admitted.errors[row]
+                self.table["error"][handle - self.table.base] = reason
+                self.words.setdefault(handle, {})[-1] = words
+
+    def _remember(self, partition: int, offsets: I64, handles: I64) -> None:
+        known = self._index.get(partition)
+        if known is not None:
+            live = int(np.searchsorted(known[1], self.table.base))
+            offsets = np.concatenate((known[0][live:], offsets))
+            handles = np.concatenate((known[1][live:], handles))
+        self._index[partition] = (offsets, handles)
+
+    def find(self, partition: int, offsets: I64) -> tuple[I64, Flags]:
+        """Handles of open requests, and which offsets have one; the others' handles mean nothing."""
+        known = self._index.get(partition)
+        if known is None or not len(known[0]):
+            return np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_)
+        at = np.minimum(np.searchsorted(known[0], offsets), len(known[0]) - 1)
+        handles = known[1][at]
+        found = (known[0][at] == offsets) & (handles >= self.table.base)
+        found[found] = ~self.table["settled"][self.table.at(handles[found])]
+        return handles, found
+
+    def forget_partition(self, partition: int) -> None:
+        """Ownership has gone: its requests are nobody's business here."""
+        table = self.table
+        gone = table["partition"] == partition
+        table["settled"][gone] = True
+        table["done"][gone] = True
+        self._index.pop(partition, None)
+
+    def drop_done(self) -> None:
+        """Forget requests at the front whose terminal record is acknowledged."""
+        done = self.table["done"]
+        if not len(done) or not done[0]:
+            return
+        n = len(done) if done.all() else int(done.argmin())
+        if self.words:
+            for handle in range(self.table.base, self.table.base + n):
+                self.words.pop(handle, None)
+        self.table.drop_front(n)
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def apply(self, answers: Answers, rows: Flags) -> I64:
+        """Take those answers of a block that `rows` marks; the handles that they reached. The first answer wins."""
+        handles, found = self.find(answers.partition, answers.offsets)
+        found &= rows
+        route = self._route_index.get(answers.route)
+        if route is None or answers.model not in self.routes[route].models or not found.any():
+            return handles[:0]
+        bit = self.routes[route].models.index(answers.model)
+        table = self.table
+        at = table.at(handles)
+        mine = np.flatnonzero(found)
+        answered = (table["present"][at[mine]] | table["failed"][at[mine]]) >> np.uint64(bit) & np.uint64(1)
+        fresh = mine[(table["route"][at[mine]] == route) & (answered == 0)]
+        if not len(fresh):
+            return handles[:0]
+        self._adopt(answers, at[fresh], fresh)
+        self._take_ids(answers, at[fresh], fresh)
+        table["answer_offset"][at[fresh]] = np.minimum(table["answer_offset"][at[fresh]], answers.log_offset)
+        table["queue_ms"][at[fresh]] = np.maximum(table["queue_ms"][at[fresh]], answers.queue_ms[fresh])
+        table["inference_ms"][at[fresh]] = np.maximum(table["inference_ms"][at[fresh]], answers.inference_ms[fresh])
+        good = answers.missing[fresh] == Missing.PRESENT
+        if not good.all():
+            self._note_missing(answers, at, fresh[~good], bit)
+        if good.any():
+            self._store(answers, at, fresh[good], (route, bit))
+        reached: I64 = handles[fresh]
+        return reached
+
+    def _adopt(self, answers: Answers, at: I64, rows: I64) -> None:
+        """Where an answer was made under another choice: the one not stale counts, else the higher epoch."""
+        table, theirs = self.table, answers.choice
+        epoch, chosen, stale = theirs.epoch[rows], theirs.chosen[rows], theirs.stale[rows]
+        differs = (epoch != table["epoch"][at]) | (chosen != table["chosen"][at])
+        if not differs.any():
+            return
+        ours_stale = table["stale"][at]
+        better = (ours_stale & ~stale) | ((ours_stale == stale) & (epoch > table["epoch"][at]))
+        adopt = differs & better
+        to = at[adopt]
+        table["epoch"][to] = epoch[adopt]
+        table["chosen"][to] = chosen[adopt]
+        table["probability"][to] = theirs.probability[rows][adopt]
+        table["stale"][to] = stale[adopt]
+        table["off_epoch"][to] = True
+
+    def _take_ids(self, answers: Answers, at: I64, rows: I64) -> None:
+        ids, said = self.table.lists["ids"], answers.ids
+        for i, row in zip(at.tolist(), rows.tolist(), strict=True):
+            if said[row] is not None:
+                ids[i] = said[row]
+
+    def _note_missing(self, answers: Answers, at: I64, rows: I64, bit: int) -> None:
+        table = self.table
+        table["failed"][at[rows]] |= np.uint64(1 << bit)
+        table["missing"][at[rows], bit] = answers.missing[rows]
+        for row in rows.tolist():
+            handle = int(at[row]) + table.base
+            if row in answers.errors and table["error"][at[row]] == NO_ERROR:
+                reason, words = answers.errors[row]
+                table["error"][at[row]] = reason
+                self.words.setdefault(handle, {})[-1] = words
+            elif row in answers.details:
+                self.words.setdefault(handle, {})[bit] = answers.details[row]
+
+    def _store(self, answers: Answers, at: I64, rows: I64, member: tuple[int, int]) -> None:
+        table, bit = self.table, member[1]
+        n_rows = np.diff(answers.row_starts)[rows]
+        known = table["n_rows"][at[rows]]
+        fits = (known == 0) | (known == n_rows)
+        store = self._stores.get(member)
+        if store is None or (not store.takes(answers) and not self._in_use(member)):
+            store = self._stores[member] = _MemberStore(answers, lambda: self._oldest_needed(member))
+        if not store.takes(answers):
+            fits[:] = False
+        if not fits.all():
+            bad = rows[~fits]
+            table["failed"][at[bad]] |= np.uint64(1 << bit)
+            table["missing"][at[bad], bit] = Missing.INCOMPATIBLE
+            rows, n_rows = rows[fits], n_rows[fits]
+        if not len(rows):
+            return
+        first = store.append(answers)
+        table["row_at"][at[rows], bit] = first + answers.row_starts[:-1][rows]
+        table["n_rows"][at[rows]] = n_rows
+        table["present"][at[rows]] |= np.uint64(1 << bit)
+
+    def _needed_rows(self, member: tuple[int, int]) -> I64:
+        table, (route, bit) = self.table, member
+        live = ~table["settled"] & (table["route"] == route)
+        live &= (table["present"] >> np.uint64(bit) & np.uint64(1)).astype(np.bool_)
+        needed: I64 = np.asarray(table["row_at"][live, bit], np.int64)
+        return needed
+
+    def _in_use(self, member: tuple[int, int]) -> bool:
+        return len(self._needed_rows(member)) > 0
+
+    def _oldest_needed(self, member: tuple[int, int]) -> int:
+        needed = self._needed_rows(member)
+        return int(needed.min()) if len(needed) else self._stores[member].end
+
+    def member_rows(self, at: I64, route: int, bit: int, row_starts: I64) -> MemberRows | None:
+        """What one member said of these requests' rows; None if nothing."""
+        table = self.table
+        wanted = (table["chosen"][at] & table["present"][at]) >> np.uint64(bit) & np.uint64(1)
+        has = wanted.astype(np.bool_)
+        if not has.any():
+            return None
+        store, n_rows = self._stores[route, bit], table["n_rows"][at]
+        labels, probabilities = store.take(table["row_at"][at[has], bit], n_rows[has])
+        total = int(row_starts[-1])
+        if has.all():
+            return MemberRows(
+                present=np.ones(total, np.bool_), labels=labels, probabilities=probabilities, classes=store.classes
+            )
+        present = has if total == len(at) else np.repeat(has, n_rows)
+        return MemberRows(
+            present=present,
+            labels=_spread(labels, present),
+            probabilities=None if probabilities is None else _spread(probabilities, present),
+            classes=store.classes,
+        )
+
+
+def _spread(rows: NDArray[_Row], present: Flags) -> NDArray[_Row]:
+    spread = np.zeros((len(present), *rows.shape[1:]), rows.dtype)
+    spread[present] = rows
+    return spread
+
+
+class _MemberStore:
+    """Rows of one member: labels and, if it gives them, probabilities."""
+
+    def __init__(self, answers: Answers, oldest_needed: object) -> None:
+        assert answers.labels is not None
+        assert callable(oldest_needed)
+        self._labels = RowStore(answers.labels, oldest_needed)
+        self._probabilities = None if answers.probabilities is None else RowStore(answers.probabilities, oldest_needed)
+        self.classes = answers.classes
+
+    @property
+    def end(self) -> int:
+        return self._labels.end
+
+    def takes(self, answers: Answers) -> bool:
+        if answers.labels is None or not self._labels.takes(answers.labels):
+            return False
+        if (answers.probabilities is None) != (self._probabilities is None):
+            return False
+        if answers.probabilities is not None and self._probabilities is not None:
+            if not self._probabilities.takes(answers.probabilities):
+                return False
+            return self.classes is answers.classes or np.array_equal(
+                np.asarray(self.classes), np.asarray(answers.classes)
+            )
+        return True
+
+    def append(self, answers: Answers) -> int:
+        assert answers.labels is not None
+        first = self._labels.append(answers.labels)
+        if self._probabilities is not None and answers.probabilities is not None:
+            self._probabilities.append(answers.probabilities)
+        return first
+
+    def take(self, first_rows: I64, n_rows: I64) -> tuple[AnyArray, F64 | None]:
+        labels = self._labels.take(first_rows, n_rows)
+        if self._probabilities is None:
+            return labels, None
+        return labels, self._probabilities.take(first_rows, n_rows).astype(np.float64, copy=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Due:
+    """Requests to be settled now, and whether each was decided before all members had answered."""
+
+    at: I64
+    early: Flags
+
+
+def bits(mask: U64, width: int) -> Flags:
+    """`[n]` masks -> `[n, width]` flags."""
+    return (mask[:, None] >> np.arange(width, dtype=np.uint64)[None, :] & np.uint64(1)).astype(np.bool_)
+
+
+def member_words(words: Mapping[int, str], models: tuple[str, ...]) -> str:
+    """One sentence of why members failed."""
+    return "; ".join(f"{models[bit]}: {text}" for bit, text in sorted(words.items()) if bit >= 0)

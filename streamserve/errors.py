@@ -1,0 +1,60 @@
+"""Every exception that streamserve raises on purpose hangs from one tree::
+
+    StreamserveError
+    ├── ConfigError            the config file, an environment variable or a flag is wrong
+    ├── ModelError             a model cannot be loaded, warmed or run as configured
+    ├── BrokerError            no broker answers, or ours cannot be started
+    ├── TopicsDiffer           the broker's topics are not those that the app declares
+    ├── ContractError          a record of ours has a version or a shape that this code cannot read
+    ├── PredictionTimeout      a client's request was not answered in deadline + grace
+    └── ShuttingDown           the work was abandoned because the process is stopping
+
+Trouble that is expected of data (a bad request, a late model) is a value with a reason, never an exception: see
+`streamserve.core.reasons`.
+"""
+
+from __future__ import annotations
+
+
+class StreamserveError(Exception):
+    """Something that a person can mend; `str()` says what happened, where, and what to do."""
+
+    exit_code = 1
+
+
+class ConfigError(StreamserveError):
+    """The configuration is wrong. The message starts with `file:line:` where they are known."""
+
+    exit_code = 2
+
+
+class ModelError(StreamserveError):
+    """A model cannot be loaded, warmed or run as configured."""
+
+    exit_code = 3
+
+
+class BrokerError(StreamserveError):
+    """No broker answers, or our own cannot be started."""
+
+    exit_code = 4
+
+
+class TopicsDiffer(StreamserveError):
+    """The broker's topics differ from the declared ones; the message names each difference and the repair."""
+
+    exit_code = 5
+
+
+class ContractError(StreamserveError):
+    """A record of ours has a version or a shape that this code cannot read."""
+
+    exit_code = 6
+
+
+class PredictionTimeout(StreamserveError):
+    """A request was not answered within its deadline plus the client's grace."""
+
+
+class ShuttingDown(StreamserveError):
+    """The work was abandoned because the process is stopping."""

@@ -1,0 +1,1 @@
+"""The shell: everything that touches a broker, a clock or a socket."""

@@ -1,0 +1,26 @@
+"""A real Apache Kafka of our own, for `streamserve up`, the `broker` commands and the tests.
+
+`OwnBroker` is the whole use. `prepare()` (on the command line `streamserve broker prepare`) makes the machine ready, so
+that later starts take a second and need no registry.
+"""
+
+from __future__ import annotations
+
+from streamserve.kafka.brokers.options import BrokerOptions
+from streamserve.kafka.brokers.own import OwnBroker
+from streamserve.kafka.brokers.places import cache_folder, state_folder
+from streamserve.kafka.brokers.preparation import Prepared, prepare
+from streamserve.kafka.brokers.state import BrokerStatus, NodeStatus, read_status, stop_recorded
+
+__all__ = [
+    "BrokerOptions",
+    "BrokerStatus",
+    "NodeStatus",
+    "OwnBroker",
+    "Prepared",
+    "cache_folder",
+    "prepare",
+    "read_status",
+    "state_folder",
+    "stop_recorded",
+]

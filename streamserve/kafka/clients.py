@@ -1,0 +1,340 @@
+"""The real clients: the only import of aiokafka beside the admin's.
+
+What is worked around here, and why (aiokafka 0.14):
+
+* A record whose header name is not UTF-8 raises inside its parser, for ever, and withholds the good records before
+  it. Such a partition is read once by `rawfetch`, then goes on with the fast reader.
+* A refused batch poisons an idempotent producer for its partition, so the producer is rebuilt.
+* The listener of a group is awaited before heartbeats start again: it must not take long, so new partitions are only
+  paused there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Mapping
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import (
+    CommitFailedError,
+    IllegalGenerationError,
+    IllegalStateError,
+    KafkaConnectionError,
+    KafkaError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+
+from streamserve.errors import BrokerError
+from streamserve.kafka.ports import At, Chunk, Committed, Rebalance
+from streamserve.kafka.rawfetch import RawFetcher
+
+_log = logging.getLogger(__name__)
+
+#: Parked fetches: a drain task always waits in `fetch`, so a long wait costs no latency (kafka.md 1.3).
+FETCH_WAIT_MS = 500
+METADATA_MAX_AGE_MS = 10_000
+#: How long the group waits for a member that does not give up its partitions.
+REBALANCE_TIMEOUT_MS = 10_000
+_STOP_S = 3.0
+_LOST = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError, IllegalStateError)
+_columns = attrgetter("offset", "timestamp", "key", "value", "headers")
+
+ClientOptions = Mapping[str, Any]
+"""Keyword arguments of every aiokafka client: `bootstrap_servers` and security."""
+
+
+async def started(client: Any, options: ClientOptions) -> None:
+    """Start a client. BrokerError, with the address, where no broker answers."""
+    try:
+        await client.start()
+    except KafkaConnectionError as error:
+        with contextlib.suppress(Exception):
+            await _stopped(client)
+        raise BrokerError(
+            f"no Kafka broker answers at {options.get('bootstrap_servers')} ({error}). "
+            "Check the address and the security settings ([broker] in the config)"
+        ) from error
+    except BaseException:
+        with contextlib.suppress(Exception):
+            await _stopped(client)
+        raise
+
+
+async def _stopped(client: Any) -> None:
+    # stop() can wait for a broker that is gone (aiokafka #659): nothing we still need depends on it.
+    method = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
+    try:
+        await asyncio.wait_for(method(), _STOP_S)
+    except (TimeoutError, KafkaError) as error:
+        _log.warning("a Kafka client did not stop cleanly: %s", error)
+
+
+def chunk_of(at: At, records: list[Any], next_offset: int) -> Chunk:
+    """Columns of aiokafka's records of one partition."""
+    offsets, stamps, keys, values, headers = zip(*map(_columns, records), strict=True)
+    if any(headers):  # a header's value may be null on the wire; for us it is empty
+        headers = tuple(h if None not in [v for _, v in h] else tuple((k, v or b"") for k, v in h) for h in headers)
+    return Chunk(
+        at=at,
+        offsets=np.array(offsets, np.int64),
+        append_ms=np.array(stamps, np.int64),
+        keys=list(keys),
+        values=list(values),
+        headers=list(headers),
+        next_offset=next_offset,
+    )
+
+
+class _Reading:
+    """Fetching, shared by both kinds of reader."""
+
+    def __init__(self, options: ClientOptions, *, committed_only: bool) -> None:
+        self._options = options
+        self._committed_only = committed_only
+        self._consumer: AIOKafkaConsumer | None = None
+        self._raw = RawFetcher(options, committed_only=committed_only)
+        self._repaired: list[Chunk] = []
+
+    def _make(self, **more: Any) -> AIOKafkaConsumer:
+        return AIOKafkaConsumer(
+            **self._options,
+            **more,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed" if self._committed_only else "read_uncommitted",
+        )
+
+    @property
+    def _live(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            raise BrokerError("the reader was not started")
+        return self._consumer
+
+    async def stop(self) -> None:
+        await self._raw.stop()
+        if self._consumer is not None:
+            consumer, self._consumer = self._consumer, None
+            await _stopped(consumer)
+
+    async def fetch(self, *, max_records: int, timeout_ms: int) -> list[Chunk]:
+        if self._repaired:
+            repaired, self._repaired = self._repaired, []
+            return repaired
+        consumer = self._live
+        try:
+            fetched = await consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
+        except (UnicodeDecodeError, ValueError, KafkaError) as error:
+            if not _breaks_parser(error):
+                raise BrokerError(f"reading failed: {error!r}") from error
+            await self._repair(consumer, error)
+            return []
+        return [
+            chunk_of(At(tp.topic, tp.partition), records, records[-1].offset + 1)
+            for tp, records in fetched.items()
+            if records
+        ]
+
+    async def _repair(self, consumer: AIOKafkaConsumer, error: Exception) -> None:
+        """Read what the parser refuses another way. Which partition it was is not said: look at each."""
+        _log.warning("a record breaks the client's parser (%s); reading it the slow way", error)
+        for tp in list(consumer.assignment()):
+            if tp in consumer.paused():
+                continue
+            position = await consumer.position(tp)
+            chunk = await self._raw.fetch(At(tp.topic, tp.partition), position)
+            if chunk is None or tp not in consumer.assignment() or await consumer.position(tp) != position:
+                continue
+            consumer.seek(tp, chunk.next_offset)
+            if len(chunk):
+                self._repaired.append(chunk)
+
+    def _known(self, partitions: Collection[At]) -> list[TopicPartition]:
+        assigned = self._live.assignment()
+        wanted = [TopicPartition(at.topic, at.partition) for at in partitions]
+        return [tp for tp in wanted if tp in assigned]
+
+    def pause(self, partitions: Collection[At]) -> None:
+        self._live.pause(*self._known(partitions))
+
+    def resume(self, partitions: Collection[At]) -> None:
+        self._live.resume(*self._known(partitions))
+
+    def lag(self, at: At) -> int | None:
+        tp = TopicPartition(at.topic, at.partition)
+        consumer = self._live
+        if tp not in consumer.assignment():
+            return None
+        highwater = consumer.highwater(tp)
+        if highwater is None:
+            return None
+        position = consumer._subscription.subscription.assignment.state_value(tp)._position  # no awaitable form
+        return None if position is None else max(0, highwater - position)
+
+
+def _breaks_parser(error: Exception) -> bool:
+    return isinstance(error, (UnicodeDecodeError, ValueError)) or type(error).__name__ == "CorruptRecordException"
+
+
+class KafkaReader(_Reading):
+    """`LogReader` on Kafka."""
+
+    def __init__(self, options: ClientOptions, *, committed_only: bool = False) -> None:
+        super().__init__(options, committed_only=committed_only)
+        self._assigned = asyncio.Event()
+
+    async def start(self) -> None:
+        self._consumer = self._make()
+        await started(self._consumer, self._options)
+
+    async def fetch(self, *, max_records: int, timeout_ms: int) -> list[Chunk]:
+        if not self._assigned.is_set():  # getmany with nothing assigned waits for ever (aiokafka #666)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._assigned.wait(), timeout_ms / 1000)
+            return []
+        return await super().fetch(max_records=max_records, timeout_ms=timeout_ms)
+
+    def read(self, positions: Mapping[At, int]) -> None:
+        consumer = self._live
+        before = consumer.assignment()
+        held = {tp: consumer._subscription.subscription.assignment.state_value(tp)._position for tp in before}
+        targets = {TopicPartition(at.topic, at.partition): offset for at, offset in positions.items()}
+        paused = consumer.paused() & targets.keys() if before else set()
+        self._repaired = [c for c in self._repaired if TopicPartition(*c.at) in targets]
+        if not targets:
+            self._assigned.clear()
+            consumer.unsubscribe()
+            return
+        consumer.assign(list(targets))
+        for tp, offset in targets.items():
+            kept = held.get(tp)
+            consumer.seek(tp, offset if kept is None else kept)
+        if paused:
+            consumer.pause(*paused)
+        self._assigned.set()
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(self, reader: KafkaGroupReader, *, assigned: Rebalance, revoked: Rebalance) -> None:
+        self._reader, self._assigned, self._revoked = reader, assigned, revoked
+
+    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        self._reader._repaired.clear()
+        await self._revoked(frozenset(At(tp.topic, tp.partition) for tp in revoked))
+
+    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        self._reader._live.pause(*assigned)
+        await self._assigned(frozenset(At(tp.topic, tp.partition) for tp in assigned))
+
+
+class KafkaGroupReader(_Reading):
+    """`GroupReader` on Kafka: subscribes to the driving topic only."""
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        *,
+        topic: str,
+        group: str,
+        instance: str | None,
+        session_timeout_ms: int,
+        heartbeat_interval_ms: int,
+        committed_only: bool,
+    ) -> None:
+        super().__init__(options, committed_only=committed_only)
+        self._topic, self._group, self._instance = topic, group, instance
+        self._session_timeout_ms, self._heartbeat_interval_ms = session_timeout_ms, heartbeat_interval_ms
+
+    async def start(self, *, assigned: Rebalance, revoked: Rebalance) -> None:
+        self._consumer = self._make(
+            group_id=self._group,
+            group_instance_id=self._instance,
+            session_timeout_ms=self._session_timeout_ms,
+            heartbeat_interval_ms=self._heartbeat_interval_ms,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+        )
+        self._consumer.subscribe([self._topic], listener=_Listener(self, assigned=assigned, revoked=revoked))
+        await started(self._consumer, self._options)
+
+    def begin(self, positions: Mapping[At, int]) -> None:
+        consumer = self._live
+        for at in positions:
+            tp = TopicPartition(at.topic, at.partition)
+            if tp in consumer.assignment():
+                consumer.seek(tp, positions[at])
+                consumer.resume(tp)
+
+    async def commit(self, offsets: Mapping[At, Committed]) -> bool:
+        wanted = {
+            TopicPartition(at.topic, at.partition): OffsetAndMetadata(c.offset, c.metadata)
+            for at, c in offsets.items()
+        }
+        try:
+            await self._live.commit(wanted)
+        except _LOST as error:
+            _log.info("commit refused, the partitions have another owner: %s", error)
+            return False
+        except KafkaError as error:
+            raise BrokerError(f"commit failed: {error!r}") from error
+        return True
+
+
+class KafkaLookups:
+    """`LogLookups` on Kafka."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._options = options
+        self._consumer: AIOKafkaConsumer | None = None
+        self._admin: AIOKafkaAdminClient | None = None
+
+    async def start(self) -> None:
+        self._consumer = AIOKafkaConsumer(**self._options, enable_auto_commit=False)
+        await started(self._consumer, self._options)
+        self._admin = AIOKafkaAdminClient(**self._options)
+        await started(self._admin, self._options)
+
+    async def stop(self) -> None:
+        for client in (self._admin, self._consumer):
+            if client is not None:
+                await _stopped(client)
+        self._consumer = self._admin = None
+
+    async def starts(self, partitions: Collection[At]) -> dict[At, int]:
+        return await self._offsets(partitions, end=False)
+
+    async def ends(self, partitions: Collection[At]) -> dict[At, int]:
+        return await self._offsets(partitions, end=True)
+
+    async def _offsets(self, partitions: Collection[At], *, end: bool) -> dict[At, int]:
+        if not partitions:
+            return {}
+        if self._consumer is None:
+            raise BrokerError("look-ups were not started")
+        wanted = [TopicPartition(at.topic, at.partition) for at in partitions]
+        ask = self._consumer.end_offsets if end else self._consumer.beginning_offsets
+        try:
+            found = await ask(wanted)
+        except KafkaError as error:
+            raise BrokerError(f"asking for offsets failed: {error!r}") from error
+        return {At(tp.topic, tp.partition): offset for tp, offset in found.items()}
+
+    async def committed(self, group: str, partitions: Collection[At]) -> dict[At, Committed]:
+        if self._admin is None:
+            raise BrokerError("look-ups were not started")
+        wanted = [TopicPartition(at.topic, at.partition) for at in partitions]
+        try:
+            found = await self._admin.list_consumer_group_offsets(group, partitions=wanted)
+        except KafkaError as error:
+            raise BrokerError(f"reading the commits of group {group} failed: {error!r}") from error
+        return {
+            At(tp.topic, tp.partition): Committed(offset=c.offset, metadata=c.metadata or "")
+            for tp, c in found.items()
+        }

@@ -1,0 +1,95 @@
+"""Terminal records read back: by the join (decoded only on a match), and by whoever wants the decision in them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import msgspec
+
+from streamserve.core.messages import Headers
+from streamserve.core.records import Decision, Label, PredictionRecord
+from streamserve.kafka.codecs.refs import ID_HEADER, REF_HEADER, parse_ref
+from streamserve.topics.values import OutputTensor, PredictionValue
+
+_decode = msgspec.json.Decoder(PredictionValue).decode
+_MEMBER = "member."
+
+
+def decode_prediction_record(
+    value: bytes | None, headers: Headers, *, partition: int, append_ms: int
+) -> PredictionRecord | None:
+    """What the join keeps of one record of the predictions topic; None for one that cannot be a terminal record.
+
+    That is one without a value, or whose header `ss-ref` is missing, malformed or of another partition.
+    """
+    ref = request_id = None
+    for name, raw in headers:
+        if name == REF_HEADER:
+            ref = parse_ref(raw)
+        elif name == ID_HEADER:
+            request_id = (raw or b"").decode("utf-8", "replace")
+    if not value or ref is None or ref[0] != partition:
+        return None
+    return PredictionRecord(request_offset=ref[1], append_ms=append_ms, id=request_id, raw=value)
+
+
+def decode_decision(raw: bytes) -> Decision | None:
+    """What was decided, as the terminal record says; None where it does not read as one of ours."""
+    try:
+        value = _decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    rows_of: dict[str, list[Any]] = {}
+    for tensor in value.outputs:
+        rows = _rows(tensor)
+        if rows is None:
+            return None
+        rows_of[tensor.name] = rows
+    parameters = value.parameters
+    chosen = tuple(parameters.chosen.split(",")) if parameters.chosen else ()
+    label = rows_of.get("label")
+    return Decision(
+        id=value.id,
+        route=value.model_name,
+        outcome=parameters.outcome,
+        epoch=parameters.epoch,
+        probability=parameters.probability,
+        off_epoch=parameters.off_epoch is True,
+        chosen=chosen,
+        label=label,
+        members=_members(chosen, _absent(parameters.missing), rows_of),
+        rows=0 if label is None else len(label),
+    )
+
+
+def _members(chosen: tuple[str, ...], absent: frozenset[str], rows_of: dict[str, list[Any]]) -> dict[str, Label]:
+    """A member that answered has an output of its own, unless it said what `label` says."""
+    members: dict[str, Label] = {}
+    for model in chosen:
+        said = rows_of.get(f"{_MEMBER}{model}", rows_of.get("label"))
+        if model not in absent and said is not None:
+            members[model] = said
+    return members
+
+
+def _absent(missing: str | msgspec.UnsetType) -> frozenset[str]:
+    if not isinstance(missing, str):
+        return frozenset()
+    return frozenset(entry.rpartition("=")[0] for entry in missing.split(","))
+
+
+def _rows(tensor: OutputTensor) -> list[Any] | None:
+    """One entry a row, nested as the shape says; None where shape and data differ."""
+    data, (count, *sizes) = tensor.data, tensor.shape
+    if len(data) != count * prod(sizes) or (count and 0 in sizes and len(sizes) > 1):
+        return None
+    if 0 in sizes:
+        return [[] for _ in range(count)] if count <= _MAX_EMPTY_ROWS else None
+    for size in reversed(sizes):
+        data = [data[start : start + size] for start in range(0, len(data), size)]
+    return data
+
+
+#: Rows without values cost nothing to claim; a request of ours has at most one per two bytes.
+_MAX_EMPTY_ROWS = 1 << 20

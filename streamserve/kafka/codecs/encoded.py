@@ -1,0 +1,18 @@
+"""Records that are ready to be written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedRecords:
+    """n records as columns, in order; what `append(key=, value=, headers=)` of a batch builder takes."""
+
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[list[tuple[str, bytes | None]]]
+    """Lists, not tuples: aiokafka's builder takes nothing else."""
+
+    def __len__(self) -> int:
+        return len(self.values)

@@ -1,0 +1,275 @@
+"""The one loop of every role.
+
+Three things wake it: records, the end of something it started (a model call, an acknowledgement), and the stage's
+next deadline. Drain tasks always wait in `fetch` and never work; the loop works and never waits in `fetch`.
+
+Law: a deadline fires only after everything that was fetched before it was seen to be due has been applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamserve.core.effects import Effect
+from streamserve.core.events import Assigned, Drain, Event, Resume, Revoked, Tick
+from streamserve.core.ledger import Ledger
+from streamserve.core.stage import Stage
+from streamserve.errors import ShuttingDown
+from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.metrics import RoleMetrics
+from streamserve.kafka.ports import Chunk
+
+_log = logging.getLogger(__name__)
+
+#: The loop gives way to sockets and heartbeats at least this often while it has work.
+TURN_MS = 5.0
+#: Records per fetch: more would make the garbage collector walk them (kafka.md 1.1).
+FETCH_RECORDS = 500
+_FETCH_TIMEOUT_MS = 1_000
+#: Re-arming below this would spin, should a stage break law 1.
+_LEAST_WAIT_MS = 1.0
+
+
+class Source(Protocol):
+    """What both kinds of reader offer to a drain task."""
+
+    async def fetch(self, *, max_records: int, timeout_ms: int) -> list[Chunk]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiring:
+    """Which topic drives a role, and what its records become."""
+
+    driving: str
+    events: Mapping[str, Callable[[Chunk], Event | None]]
+    """Topic -> event of one chunk; None where nothing in it concerns the stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of the loop's own queue: above `most`, fetching waits until it is below `resume`."""
+
+    most_records: int = 20_000
+    resume_records: int = 10_000
+
+
+class StageLoop:
+    """Feeds one stage and does what it says. Not for two threads."""
+
+    def __init__(
+        self,
+        *,
+        stage: Stage,
+        wiring: Wiring,
+        clock: BrokerClock,
+        metrics: RoleMetrics,
+        limits: Limits = Limits(),
+    ) -> None:
+        self.stage = stage
+        self.ledgers: dict[int, Ledger] = {}
+        """Owned partitions of the driving topic."""
+        self._wiring = wiring
+        self._clock = clock
+        self._metrics = metrics
+        self._limits = limits
+        self._perform: Callable[[Effect], None] | None = None
+        self._inbox: deque[Chunk | Event] = deque()
+        self._queued_records = 0
+        self._posted = 0
+        self._handled = 0
+        self._due_mark: int | None = None
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._progress = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_for: int | None = None
+        self._stopped = False
+        self._closing: frozenset[int] = frozenset()
+        self.may_act: Callable[[], bool] = lambda: True
+        """False: this process has not heard from its group for too long; nothing is handled until it has."""
+        self.turned_at_ms = clock.monotonic_ms()
+
+    def performs(self, perform: Callable[[Effect], None]) -> None:
+        """Who does the effects; set before `run`."""
+        self._perform = perform
+
+    @property
+    def queued_records(self) -> int:
+        """Fetched and not yet seen by the stage."""
+        return self._queued_records
+
+    @property
+    def open_requests(self) -> int:
+        """Seen by the stage and not settled."""
+        return sum(len(ledger) for ledger in self.ledgers.values())
+
+    def post(self, event: Event) -> None:
+        """Queue an event behind everything already there."""
+        self._inbox.append(event)
+        self._posted += 1
+        self._wake.set()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def drain(self, source: Source) -> None:
+        """Fetch for ever; the bound on queued records is the only thing that holds it."""
+        while True:
+            await self._room.wait()
+            chunks = await source.fetch(max_records=FETCH_RECORDS, timeout_ms=_FETCH_TIMEOUT_MS)
+            for chunk in chunks:
+                self._inbox.append(chunk)
+                self._posted += 1
+                self._queued_records += len(chunk)
+            if chunks:
+                self._wake.set()
+                if self._queued_records > self._limits.most_records:
+                    self._room.clear()
+
+    async def run(self) -> None:
+        """Turn until `stop`."""
+        while not self._stopped:
+            if not self._inbox and not self._is_due():
+                self._arm()
+                await self._wake.wait()
+            self._wake.clear()
+            await asyncio.sleep(0)  # what the sockets hold comes in before anything is decided
+            if self.may_act():
+                self._turn()
+            else:
+                await asyncio.sleep(_LEAST_WAIT_MS / 100)
+            self.turned_at_ms = self._clock.monotonic_ms()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._wake.set()
+
+    def _turn(self) -> None:
+        until = self._clock.monotonic_ms() + TURN_MS
+        if self._due_mark is None and self._is_due():
+            self._due_mark = self._posted
+        inbox = self._inbox
+        while inbox:
+            item = inbox.popleft()
+            self._handled += 1
+            if isinstance(item, Chunk):
+                self._take(item)
+            else:
+                self._apply(item)
+            if self._clock.monotonic_ms() >= until:
+                break
+        if self._due_mark is not None and self._handled >= self._due_mark:
+            self._due_mark = None
+            self._apply(Tick())
+        if not self._room.is_set() and self._queued_records <= self._limits.resume_records:
+            self._room.set()
+        self._progress.set()
+
+    def _take(self, chunk: Chunk) -> None:
+        self._queued_records -= len(chunk)
+        partition = chunk.at.partition
+        ledger = self.ledgers.get(partition)
+        if ledger is None:
+            return
+        if chunk.at.topic == self._wiring.driving:
+            if partition in self._closing:
+                return
+            fresh = chunk.offsets
+            if len(fresh) and int(fresh[0]) < ledger.next_offset:  # read again only to be remembered
+                fresh = fresh[fresh >= ledger.next_offset]
+            ledger.opened(fresh, chunk.next_offset)
+            if not len(chunk):
+                return
+            self._metrics.consumed(chunk)
+        event = self._wiring.events[chunk.at.topic](chunk)
+        if event is not None:
+            self._apply(event)
+
+    def _apply(self, event: Event) -> None:
+        perform = self._perform
+        if perform is None:
+            raise ShuttingDown("the loop has nothing to perform effects with")
+        for effect in self.stage.handle(event, self._clock.now_ms()):
+            perform(effect)
+
+    def _is_due(self) -> bool:
+        deadline = self.stage.next_deadline_ms()
+        return deadline is not None and self._clock.until_ms(deadline) <= 0
+
+    def _arm(self) -> None:
+        deadline = self.stage.next_deadline_ms()
+        if deadline == self._timer_for and (self._timer is None or not self._timer.cancelled()):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_for = None, None
+        if deadline is not None:
+            wait_ms = max(_LEAST_WAIT_MS, self._clock.until_ms(deadline))
+            self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._fired)
+            self._timer_for = deadline
+
+    def _fired(self) -> None:
+        self._timer, self._timer_for = None, None
+        self._wake.set()
+
+    # ownership: called by the keeper of the partitions, between turns
+
+    def begin(self, resumes: Mapping[int, Resume]) -> None:
+        """These partitions are ours from now on."""
+        self._closing -= resumes.keys()
+        for partition, resume in resumes.items():
+            self.ledgers[partition] = Ledger(resume.position)
+        self._apply(Assigned(partitions=dict(resumes)))
+        self._wake.set()
+
+    def close_to_new(self, partitions: Collection[int]) -> None:
+        """Take no new input of these partitions; what is queued and not yet seen is forgotten (it is read again)."""
+        self._closing |= frozenset(partitions)
+
+    async def finished(self, partitions: Collection[int], until_ms: float) -> bool:
+        """Wait until nothing of these partitions is open; False when the time (by the monotonic clock) is over."""
+        while any(len(self.ledgers[p]) for p in partitions if p in self.ledgers):
+            left_ms = until_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                return False
+            self._progress.clear()
+            try:
+                await asyncio.wait_for(self._progress.wait(), left_ms / 1000)
+            except TimeoutError:
+                return False
+        return True
+
+    def end(self, partitions: Collection[int]) -> None:
+        """These partitions are no longer ours: what is queued of them is forgotten, the stage drops their state."""
+        gone = frozenset(partitions) & self.ledgers.keys()
+        if not gone:
+            return
+        for partition in gone:
+            del self.ledgers[partition]
+        kept: deque[Chunk | Event] = deque()
+        for item in self._inbox:
+            if isinstance(item, Chunk) and item.at.partition in gone:
+                self._queued_records -= len(item)
+                self._handled += 1
+            else:
+                kept.append(item)
+        self._inbox = kept
+        self._closing -= gone
+        if not self._room.is_set():
+            self._room.set()
+        self._apply(Revoked(partitions=tuple(sorted(gone))))
+        self._wake.set()
+
+    def begin_drain(self) -> None:
+        """The process is to stop: take nothing new."""
+        self.close_to_new(self.ledgers.keys())
+        self._apply(Drain())
+        self._wake.set()

@@ -1,0 +1,310 @@
+"""Takes over and gives up partitions, and commits.
+
+The group tells when (`assigned`, `revoked`); what a new owner needs is looked up from the commit, its metadata and the
+log. Commit metadata is the stage's JSON. The shell reads offsets from it: `<kind>_from` of each followed topic and of
+the predictions scan, and `rebuild_from`, where the driving topic is to be read again below the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from streamserve.core.events import Resume
+from streamserve.core.messages import I64
+from streamserve.errors import BrokerError, ContractError
+from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.loop import StageLoop
+from streamserve.kafka.metrics import RoleMetrics
+from streamserve.kafka.ports import At, Committed, GroupReader, LogLookups, LogReader
+
+_log = logging.getLogger(__name__)
+
+MAX_METADATA_BYTES = 4_096
+_REF_HEADER = "ss-ref"
+_RETRY_S = 0.2
+_RETRY_MAX_S = 2.0
+_SCAN_TIMEOUT_MS = 500
+_SCAN_RECORDS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What ownership of a partition means for a role."""
+
+    group: str
+    driving: str
+    followed: Mapping[str, str] = field(default_factory=dict)
+    """Kind -> topic whose same-numbered partition is read along with the driving one."""
+    rebuilds: bool = False
+    """The stage wants the driving topic from `rebuild_from` of its metadata on, to remember what it has seen."""
+    predictions: str | None = None
+    """Topic to scan for what is already answered; None where the stage needs none of it."""
+    revoke_budget_ms: int = 1_000
+    commit_interval_ms: int = 200
+    lease_ms: int = 6_000
+
+
+class Ownership:
+    """Keeper of the partitions of one process."""
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        loop: StageLoop,
+        clock: BrokerClock,
+        metrics: RoleMetrics,
+        group_reader: GroupReader,
+        followed_reader: LogReader | None,
+        scan_reader: Callable[[], LogReader],
+        lookups: LogLookups,
+        ready: Callable[[Collection[int]], Awaitable[None]] | None = None,
+    ) -> None:
+        self._plan = plan
+        self._loop = loop
+        self._clock = clock
+        self._metrics = metrics
+        self._group = group_reader
+        self._followed = followed_reader
+        self._scan_reader = scan_reader
+        self._lookups = lookups
+        self._ready = ready
+        self._takeover: asyncio.Task[None] | None = None
+        self._followed_at: dict[At, int] = {}
+        self._committed: dict[int, Committed] = {}
+        self._commit_lock = asyncio.Lock()
+        self._heard_at_ms = clock.monotonic_ms()
+        self.joined = asyncio.Event()
+        """The group has given us a first assignment, maybe an empty one."""
+        loop.may_act = self.holds_lease
+
+    # what the group says
+
+    async def assigned(self, partitions: frozenset[At]) -> None:
+        """Must return at once: heartbeats start only afterwards. The take-over goes on as a task."""
+        self._heard_at_ms = self._clock.monotonic_ms()
+        self._metrics.rebalanced(len(partitions))
+        numbers = sorted(at.partition for at in partitions)
+        if not numbers:
+            self.joined.set()
+            return
+        self._takeover = asyncio.get_running_loop().create_task(self._take_over(numbers), name="take over")
+        self._takeover.add_done_callback(_log_failure)
+
+    async def revoked(self, partitions: frozenset[At]) -> None:
+        """Finish, commit, forget: one deadline for all of it."""
+        until_ms = self._clock.monotonic_ms() + self._plan.revoke_budget_ms
+        self._heard_at_ms = self._clock.monotonic_ms()
+        if self._takeover is not None:
+            self._takeover.cancel()
+            await asyncio.wait([self._takeover])
+            self._takeover = None
+        numbers = [at.partition for at in partitions]
+        await self.give_up(numbers, until_ms)
+
+    async def give_up(self, numbers: Collection[int], until_ms: float) -> None:
+        """Leave the rest of the budget, at least a quarter of it, to the commit."""
+        self._loop.close_to_new(numbers)
+        reserve_ms = self._plan.revoke_budget_ms / 4
+        await self._loop.finished(numbers, until_ms - reserve_ms)
+        try:
+            left_s = max(reserve_ms, until_ms - self._clock.monotonic_ms()) / 1000
+            await asyncio.wait_for(self.commit(numbers), left_s)
+        except (TimeoutError, BrokerError) as error:
+            _log.warning("partitions %s are given up without a last commit: %s", sorted(numbers), error)
+        self.forget(numbers)
+
+    def forget(self, numbers: Collection[int]) -> None:
+        self._loop.end(numbers)
+        for number in numbers:
+            self._committed.pop(number, None)
+        self._followed_at = {at: o for at, o in self._followed_at.items() if at.partition not in numbers}
+        self._follow()
+
+    # taking over
+
+    async def _take_over(self, numbers: list[int]) -> None:
+        wait_s = _RETRY_S
+        while True:
+            try:
+                resumes, followed = await self._look_up(numbers)
+                if self._ready is not None:
+                    await self._ready(numbers)
+            except BrokerError as error:
+                _log.warning("cannot take over partitions %s yet: %s", numbers, error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(_RETRY_MAX_S, wait_s * 2)
+            else:
+                break
+        self._heard_at_ms = self._clock.monotonic_ms()
+        self._loop.begin(resumes)
+        self._followed_at.update(followed)
+        self._follow()
+        self._group.begin({At(self._plan.driving, n): self._first_read(resume) for n, resume in resumes.items()})
+        self.joined.set()
+        _log.info("own partitions %s", numbers)
+
+    def _first_read(self, resume: Resume) -> int:
+        if not self._plan.rebuilds:
+            return resume.position
+        return min(resume.position, _offset(read_metadata(resume.metadata), "rebuild_from", resume.position))
+
+    async def _look_up(self, numbers: list[int]) -> tuple[dict[int, Resume], dict[At, int]]:
+        positions, metadata = await self._commits(numbers)
+        words = {number: read_metadata(metadata[number]) for number in numbers}
+        answered = await self._answered(positions, words)
+        followed: dict[At, int] = {}
+        answers: dict[int, tuple[int, int]] = {}
+        for kind, topic in self._plan.followed.items():
+            ranges = await self._ranges(topic, f"{kind}_from", words)
+            followed.update({at: start for at, (start, _) in ranges.items()})
+            if kind == "answers":
+                answers = {at.partition: bounds for at, bounds in ranges.items()}
+        resumes = {
+            number: Resume(
+                position=positions[number],
+                metadata=metadata[number],
+                answered=answered.get(number),
+                answers_from=answers.get(number, (0, 0))[0],
+                answers_end=answers.get(number, (0, 0))[1],
+            )
+            for number in numbers
+        }
+        return resumes, followed
+
+    async def _commits(self, numbers: list[int]) -> tuple[dict[int, int], dict[int, str]]:
+        """Where each partition goes on, and the words there: at the log's start where no commit is left in it."""
+        driving = {number: At(self._plan.driving, number) for number in numbers}
+        committed = await self._lookups.committed(self._plan.group, driving.values())
+        starts = await self._lookups.starts(driving.values())
+        held = {number: committed[at] for number, at in driving.items()
+                if at in committed and committed[at].offset >= starts[at]}
+        positions = {number: held[number].offset if number in held else starts[at] for number, at in driving.items()}
+        return positions, {number: held[number].metadata if number in held else "" for number in numbers}
+
+    async def _ranges(
+        self, topic: str, key: str, words: Mapping[int, Mapping[str, Any]]
+    ) -> dict[At, tuple[int, int]]:
+        """From where a topic is to be read, as the metadata says, and its end now."""
+        partitions = [At(topic, number) for number in words]
+        starts, ends = await self._lookups.starts(partitions), await self._lookups.ends(partitions)
+        return {
+            at: (min(max(starts[at], _offset(words[at.partition], key, starts[at])), ends[at]), ends[at])
+            for at in partitions
+        }
+
+    async def _answered(self, positions: Mapping[int, int], words: Mapping[int, Mapping[str, Any]]) -> dict[int, I64]:
+        """Request offsets at or above each position that have a terminal record in the log now."""
+        if self._plan.predictions is None:
+            return {}
+        ranges = await self._ranges(self._plan.predictions, "predictions_from", words)
+        span = {at: bounds for at, bounds in ranges.items() if bounds[0] < bounds[1]}
+        refs = await self._scan(span) if span else {}
+        return {
+            number: np.array(sorted(o for o in refs.get(number, ()) if o >= position), np.int64)
+            for number, position in positions.items()
+        }
+
+    async def _scan(self, span: Mapping[At, tuple[int, int]]) -> dict[int, set[int]]:
+        reader = self._scan_reader()
+        refs: dict[int, set[int]] = {at.partition: set() for at in span}
+        await reader.start()
+        try:
+            reader.read({at: start for at, (start, _) in span.items()})
+            waiting = dict(span)
+            while waiting:
+                chunks = await reader.fetch(max_records=_SCAN_RECORDS, timeout_ms=_SCAN_TIMEOUT_MS)
+                for chunk in chunks:
+                    _collect(refs[chunk.at.partition], chunk.headers, chunk.at.partition)
+                    if chunk.at in waiting and chunk.next_offset >= waiting[chunk.at][1]:
+                        del waiting[chunk.at]
+                if not chunks:  # the end may be a gap or a marker, which no record reaches
+                    waiting = {at: bounds for at, bounds in waiting.items() if reader.lag(at) != 0}
+        finally:
+            await reader.stop()
+        return refs
+
+    def _follow(self) -> None:
+        if self._followed is not None:
+            self._followed.read(self._followed_at)
+
+    # committing
+
+    def holds_lease(self) -> bool:
+        """Whether the group was heard from lately; without partitions there is nothing to protect."""
+        if not self._loop.ledgers:
+            return True
+        return self._clock.monotonic_ms() - self._heard_at_ms < self._plan.lease_ms
+
+    async def commit_forever(self) -> None:
+        """Commit what moved; now and then also what did not, since a commit is how this process hears of its group."""
+        quiet_ms = self._plan.lease_ms / 4
+        while True:
+            await asyncio.sleep(self._plan.commit_interval_ms / 1000)
+            silent = self._clock.monotonic_ms() - self._heard_at_ms > quiet_ms
+            try:
+                await self.commit(list(self._loop.ledgers), also_unchanged=silent)
+            except BrokerError as error:
+                _log.warning("%s; tried again at the next turn", error)
+
+    async def commit(self, numbers: Collection[int], *, also_unchanged: bool = False) -> None:
+        """Commit what the ledgers allow. Raises BrokerError when the broker does not answer."""
+        async with self._commit_lock:
+            wanted: dict[int, Committed] = {}
+            for number in numbers:
+                ledger = self._loop.ledgers.get(number)
+                if ledger is None:
+                    continue
+                offset = ledger.committable()
+                before = self._committed.get(number)
+                if before is not None and before.offset == offset and not also_unchanged:
+                    continue
+                words = self._loop.stage.commit_metadata(number)
+                if len(words.encode()) > MAX_METADATA_BYTES:
+                    raise ContractError(f"commit metadata of {len(words.encode())} bytes; {MAX_METADATA_BYTES} are allowed")
+                wanted[number] = Committed(offset=offset, metadata=words)
+            if not wanted:
+                return
+            if await self._group.commit({At(self._plan.driving, n): c for n, c in wanted.items()}):
+                self._heard_at_ms = self._clock.monotonic_ms()
+                self._committed.update({n: c for n, c in wanted.items() if n in self._loop.ledgers})
+
+
+def read_metadata(text: str) -> Mapping[str, Any]:
+    """A stage's words in a commit; empty where there are none that we can read."""
+    if not text:
+        return {}
+    try:
+        words = json.loads(text)
+    except ValueError:
+        _log.warning("commit metadata is not JSON and is left aside: %.80r", text)
+        return {}
+    return words if isinstance(words, dict) else {}
+
+
+def _offset(words: Mapping[str, Any], key: str, default: int) -> int:
+    value = words.get(key)
+    return value if isinstance(value, int) and value >= 0 else default
+
+
+def _collect(refs: set[int], headers: list[Any], partition: int) -> None:
+    prefix = f"{partition}-".encode()
+    for record in headers:
+        for name, value in record:
+            if name == _REF_HEADER and value.startswith(prefix):
+                text = value[len(prefix) :]
+                if text.isdigit():
+                    refs.add(int(text))
+                break
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("taking over failed", exc_info=task.exception())

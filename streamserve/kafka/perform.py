@@ -1,0 +1,201 @@
+"""Does what a stage says: one `match` over the effects; an unknown one is a TypeError."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from streamserve.core.effects import (
+    Continue,
+    Count,
+    Effect,
+    EmitAnswers,
+    EmitDeadLetters,
+    EmitOutcomes,
+    EmitPredictions,
+    EmitSnapshot,
+    EmitState,
+    ForwardFeedback,
+    Pause,
+    RunBatch,
+    Settle,
+)
+from streamserve.core.events import Event, Produced, ProduceFailed
+from streamserve.core.ledger import Ledger
+from streamserve.core.messages import Answers, DeadLetters, Predictions
+from streamserve.core.records import FeedbackForward, OutcomeRecord, StateRecord
+from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.metrics import RoleMetrics
+from streamserve.kafka.ports import Ack, At, Columns, GroupReader, LogReader, LogWriter, Record, RecordColumns
+from streamserve.kafka.runner import ModelRunner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """Full names of an app's topics."""
+
+    requests: str
+    answers: str
+    predictions: str
+    feedback: str
+    outcomes: str
+    epochs: str
+    policy: str
+    dlq: str
+
+    def of(self, kind: str) -> str:
+        return str(getattr(self, kind))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoders:
+    """Core messages to records."""
+
+    answers: Callable[[Answers], RecordColumns]
+    predictions: Callable[[Predictions], RecordColumns]
+    dead_letters: Callable[[DeadLetters], RecordColumns]
+    outcome: Callable[[OutcomeRecord], Record]
+    state: Callable[[StateRecord], Record]
+    snapshot: Callable[[StateRecord], Record]
+    forward: Callable[[FeedbackForward], Record]
+
+
+class _Token:
+    """Joins the acks of one token's sends into one event."""
+
+    __slots__ = ("error", "first", "token", "waiting")
+
+    def __init__(self, token: int, waiting: int) -> None:
+        self.token = token
+        self.waiting = waiting
+        self.error = ""
+        self.first: tuple[int, Ack] | None = None
+
+    def add(self, partition: int, ack: Ack) -> Event | None:
+        self.waiting -= 1
+        self.error = self.error or ack.error
+        if self.first is None:
+            self.first = (partition, ack)
+        if self.waiting:
+            return None
+        if self.error:
+            return ProduceFailed(token=self.token, error=self.error)
+        where, ack = self.first
+        return Produced(token=self.token, partition=where, offset=ack.offset, append_ms=ack.append_ms)
+
+
+class Performer:
+    """Performs effects in order; reports back through `post`."""
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        encoders: Encoders,
+        writer: LogWriter,
+        runner: ModelRunner | None,
+        clock: BrokerClock,
+        metrics: RoleMetrics,
+        post: Callable[[Event], None],
+        ledgers: Mapping[int, Ledger],
+        driving: tuple[str, GroupReader],
+        followed: LogReader | None,
+    ) -> None:
+        self._topics = topics
+        self._encoders = encoders
+        self._writer = writer
+        self._runner = runner
+        self._clock = clock
+        self._metrics = metrics
+        self._post = post
+        self._ledgers = ledgers
+        self._driving_kind, self._driving_reader = driving
+        self._followed = followed
+        self.unacknowledged = 0
+        """Sends that the broker has not answered yet."""
+
+    def perform(self, effect: Effect) -> None:  # noqa: PLR0912  (one arm an effect: the list is the point)
+        match effect:
+            case Settle():
+                ledger = self._ledgers.get(effect.partition)
+                if ledger is not None:
+                    ledger.settle(effect.offsets)
+            case RunBatch():
+                self._metrics.batch(effect)
+                self._run(effect)
+            case EmitPredictions():
+                self._metrics.predictions(effect.predictions)
+                predictions = effect.predictions
+                at = At(self._topics.predictions, predictions.partition)
+                self._send(effect.token, {at: self._encoders.predictions(predictions)})
+            case EmitAnswers():
+                at = At(self._topics.answers, effect.answers.partition)
+                self._send(effect.token, {at: self._encoders.answers(effect.answers)})
+            case EmitDeadLetters():
+                self._metrics.dead_letters(effect.letters)
+                at = At(self._topics.dlq, effect.letters.partition)
+                self._send(effect.token, {at: self._encoders.dead_letters(effect.letters)})
+            case EmitOutcomes():
+                self._send_outcomes(effect)
+            case EmitState():
+                at = At(self._topics.epochs, effect.state.partition)
+                self._send(effect.token, {at: Columns.of([self._encoders.state(effect.state)])})
+            case EmitSnapshot():
+                at = At(self._topics.policy, effect.state.partition)
+                self._send(effect.token, {at: Columns.of([self._encoders.snapshot(effect.state)])})
+            case ForwardFeedback():
+                at = At(self._topics.feedback, effect.forward.to_partition)
+                self._send(effect.token, {at: Columns.of([self._encoders.forward(effect.forward)])})
+            case Pause() | Continue():
+                self._flow(effect)
+            case Count():
+                self._metrics.count(effect)
+            case _:
+                raise TypeError(f"no way to perform {effect!r}")
+
+    def _run(self, effect: RunBatch) -> None:
+        if self._runner is None:
+            raise TypeError("this role runs no models")
+        self._runner.submit(effect.batch, effect.model, effect.inputs)
+
+    def _send_outcomes(self, effect: EmitOutcomes) -> None:
+        by_partition: defaultdict[At, list[Record]] = defaultdict(list)
+        for outcome in effect.outcomes:
+            at = At(self._topics.outcomes, outcome.to_partition)
+            by_partition[at].append(self._encoders.outcome(outcome))
+        self._send(effect.token, {at: Columns.of(records) for at, records in by_partition.items()})
+
+    def _send(self, token: int, sends: Mapping[At, RecordColumns]) -> None:
+        sent_at_ms = self._clock.monotonic_ms()
+        waiting = _Token(token, len(sends))
+        if not sends:
+            self._post(Produced(token=token))
+            return
+        for at, records in sends.items():
+            self.unacknowledged += 1
+            future = self._writer.send(at, records)
+            future.add_done_callback(
+                lambda done, partition=at.partition: self._acknowledged(waiting, partition, sent_at_ms, done)
+            )
+
+    def _acknowledged(self, token: _Token, partition: int, sent_at_ms: float, done: asyncio.Future[Ack]) -> None:
+        self.unacknowledged -= 1
+        ack = Ack(error="the writer was stopped") if done.cancelled() else done.result()
+        if not ack.error:
+            self._clock.acknowledged(sent_at_ms, ack.append_ms)
+        event = token.add(partition, ack)
+        if event is not None:
+            self._post(event)
+
+    def _flow(self, effect: Pause | Continue) -> None:
+        source = [At(self._topics.of(effect.source), partition) for partition in effect.partitions]
+        reader = self._driving_reader if effect.source == self._driving_kind else self._followed
+        if reader is None:
+            raise TypeError(f"this role does not read {effect.source}")
+        if isinstance(effect, Pause):
+            reader.pause(source)
+        else:
+            reader.resume(source)
+

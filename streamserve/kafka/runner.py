@@ -1,0 +1,97 @@
+"""Runs models off the loop: one thread a model, calls in order, each answered by one `BatchFinished`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from streamserve.core.events import BatchFinished
+from streamserve.core.messages import AnyArray
+from streamserve.errors import ModelError
+from streamserve.runtimes.base import Runtime
+
+_log = logging.getLogger(__name__)
+
+WARM_SIZES = (1, 8, 64)
+
+
+class ModelRunner:
+    """The models of one process. `finished` is called on the event loop's thread."""
+
+    def __init__(self, runtimes: Mapping[str, Runtime], finished: Callable[[BatchFinished], None]) -> None:
+        self._runtimes = dict(runtimes)
+        self._finished = finished
+        self._threads = {
+            model: ThreadPoolExecutor(1, thread_name_prefix=f"model {model}") for model in self._runtimes
+        }
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.running = 0
+        """Calls begun and not yet reported."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(self._runtimes)
+
+    async def warm(self, samples: Mapping[str, AnyArray | None]) -> None:
+        """Call every model whose sample row (`[1, ...]`) is known, at a few sizes. Raises ModelError."""
+        self._loop = asyncio.get_running_loop()
+        for model, runtime in self._runtimes.items():
+            sample = samples.get(model)
+            if sample is None:
+                _log.info("model %s is not warmed: it names no sample row", model)
+                continue
+            try:
+                await self._loop.run_in_executor(self._threads[model], _warm, runtime, sample)
+            except Exception as error:
+                raise ModelError(
+                    f"model {model} failed on its sample row: {error!r}. Run `streamserve check` to see it alone"
+                ) from error
+
+    def submit(self, batch: int, model: str, inputs: AnyArray) -> None:
+        """Run one batch; its end is reported by `finished`."""
+        loop = self._loop or asyncio.get_running_loop()
+        self._loop = loop
+        runtime = self._runtimes.get(model)
+        self.running += 1
+        if runtime is None:
+            loop.call_soon(self._report, BatchFinished(batch=batch, outputs=None, error=f"{model} is not hosted here"))
+            return
+        self._threads[model].submit(self._call, loop, batch, runtime, inputs)
+
+    def _call(self, loop: asyncio.AbstractEventLoop, batch: int, runtime: Runtime, inputs: AnyArray) -> None:
+        started = time.perf_counter()
+        try:
+            outputs = runtime.predict(inputs)
+        except Exception as error:  # noqa: BLE001  (a model is foreign code: whatever it raises is a failed batch)
+            words = f"{type(error).__name__}: {error}"
+            done = BatchFinished(
+                batch=batch, outputs=None, error=words[:2000], duration_ms=(time.perf_counter() - started) * 1000
+            )
+        else:
+            done = BatchFinished(batch=batch, outputs=outputs, duration_ms=(time.perf_counter() - started) * 1000)
+        try:
+            loop.call_soon_threadsafe(self._report, done)
+        except RuntimeError:  # the loop is closed: the process is ending and nobody waits for this
+            _log.debug("batch %d ended after the loop", batch)
+
+    def _report(self, done: BatchFinished) -> None:
+        self.running -= 1
+        self._finished(done)
+
+    def close(self) -> None:
+        """Free the models. A call that never returns is left behind: its thread must not hold the process."""
+        for thread in self._threads.values():
+            thread.shutdown(wait=False, cancel_futures=True)
+        if not self.running:
+            for runtime in self._runtimes.values():
+                runtime.close()
+
+
+def _warm(runtime: Runtime, sample: AnyArray) -> None:
+    for size in WARM_SIZES:
+        runtime.predict(np.repeat(sample, size, axis=0))

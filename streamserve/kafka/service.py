@@ -1,0 +1,256 @@
+"""One role as a running process: parts started in order of dependence, watched, drained, stopped in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from streamserve.core.events import BatchFinished
+from streamserve.core.stage import Stage
+from streamserve.errors import StreamserveError
+from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.http import Pages, StatusServer
+from streamserve.kafka.loop import Limits, StageLoop, Wiring
+from streamserve.kafka.metrics import RoleMetrics
+from streamserve.kafka.ownership import Ownership, Plan
+from streamserve.kafka.perform import Encoders, Performer, Topics
+from streamserve.kafka.ports import At, GroupReader, LogLookups, LogReader, LogWriter
+from streamserve.kafka.runner import ModelRunner
+from streamserve.kafka.states import StatesFollower
+from streamserve.runtimes.base import Runtime
+
+_log = logging.getLogger(__name__)
+
+#: A stop takes at most this long, so that SIGTERM to exit stays within 10 s.
+DRAIN_FINISH_MS = 5_000
+DRAIN_TOTAL_MS = 8_000
+LIVENESS_MS = 10_000
+_PULSE_S = 1.0
+#: The collector would walk every record of a fetch again and again (kafka.md 1.1).
+_GC_THRESHOLD = (50_000, 20, 100)
+#: A model's thread gives the loop its turn back within this.
+_SWITCH_INTERVAL_S = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    """A process's connections to the log."""
+
+    group: GroupReader
+    followed: LogReader | None
+    scan: Callable[[], LogReader]
+    lookups: LogLookups
+    writer: LogWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What makes one role differ from another."""
+
+    name: str
+    stage: Stage
+    driving_kind: str
+    wiring: Wiring
+    plan: Plan
+    topics: Topics
+    encoders: Encoders
+    runtimes: Mapping[str, Runtime] | None = None
+    limits: Limits = Limits()  # noqa: RUF009  (frozen)
+
+
+StatesFor = Callable[[StageLoop, BrokerClock], StatesFollower]
+
+
+class RoleService:
+    """Runs one role until it is told to stop."""
+
+    def __init__(
+        self,
+        role: Role,
+        clients: Clients,
+        *,
+        clock: BrokerClock,
+        metrics: RoleMetrics,
+        states: StatesFor | None = None,
+        waits_for_states: bool = False,
+        metrics_port: int = 0,
+    ) -> None:
+        """`waits_for_states`: a partition is taken over only when every state in it has been read."""
+        self.role, self._clients = role, clients
+        self.clock, self.metrics = clock, metrics
+        self.loop = StageLoop(
+            stage=role.stage, wiring=role.wiring, clock=clock, metrics=metrics, limits=role.limits
+        )
+        self.runner = None if role.runtimes is None else ModelRunner(role.runtimes, self._batch_finished)
+        self.states = states(self.loop, clock) if states else None
+        self.ownership = Ownership(
+            plan=role.plan, loop=self.loop, clock=clock, metrics=metrics, group_reader=clients.group,
+            followed_reader=clients.followed, scan_reader=clients.scan, lookups=clients.lookups,
+            ready=self._states_reached if waits_for_states else None,
+        )
+        self.performer = Performer(
+            topics=role.topics, encoders=role.encoders, writer=clients.writer, runner=self.runner, clock=clock,
+            metrics=metrics, post=self.loop.post, ledgers=self.loop.ledgers,
+            driving=(role.driving_kind, clients.group), followed=clients.followed,
+        )
+        self.loop.performs(self.performer.perform)
+        self.server = StatusServer(
+            Pages(metrics=self._page, alive=self.troubles, ready=self.not_ready, status=self._status), metrics_port
+        )
+        self._stop = asyncio.Event()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._warm = False
+
+    def request_stop(self) -> None:
+        """Ask for an orderly stop; safe to call again."""
+        self._stop.set()
+
+    async def run(self, serving: Callable[[int], None], warm: Callable[[ModelRunner], Awaitable[None]] | None) -> None:
+        """Serve until `request_stop`. `serving` is told the metrics port once the group was joined.
+
+        Raises StreamserveError when a part of the process died, and whatever start-up raises.
+        """
+        async with AsyncExitStack() as stack:
+            await self._start(stack, warm)
+            watch = asyncio.get_running_loop().create_task(self._stop.wait())
+            stack.callback(watch.cancel)
+            joined = asyncio.get_running_loop().create_task(self.ownership.joined.wait())
+            stack.callback(joined.cancel)
+            waiting = {watch, joined, *self._tasks.values()}
+            while not watch.done():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if joined in done:
+                    serving(self.server.port)
+                self._check(done - {watch, joined})
+            await self._drain()
+
+    async def _start(self, stack: AsyncExitStack, warm: Callable[[ModelRunner], Awaitable[None]] | None) -> None:
+        clients = self._clients
+        await self.server.start()
+        stack.push_async_callback(self.server.stop)
+        for part in (clients.writer, clients.lookups, clients.followed):
+            if part is not None:
+                await part.start()
+                stack.push_async_callback(part.stop)
+        if self.runner is not None:
+            stack.callback(self.runner.close)
+            if warm is not None:
+                await warm(self.runner)
+        self._warm = True
+        stack.push_async_callback(self._end_tasks)
+        self._spawn("loop", self.loop.run())
+        if self.states is not None:
+            await self.states.load()
+            self._spawn("states", self.states.follow())
+            self._spawn("state ends", self.states.ask())
+        tune_interpreter()
+        await clients.group.start(assigned=self.ownership.assigned, revoked=self.ownership.revoked)
+        stack.push_async_callback(clients.group.stop)
+        self._spawn("fetch", self.loop.drain(clients.group))
+        if clients.followed is not None:
+            self._spawn("fetch followed", self.loop.drain(clients.followed))
+        self._spawn("commit", self.ownership.commit_forever())
+        self._spawn("pulse", self._pulse())
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks[name] = asyncio.get_running_loop().create_task(work, name=name)
+
+    def _check(self, done: set[asyncio.Task[Any]]) -> None:
+        for task in done:
+            error = None if task.cancelled() else task.exception()
+            _log.error("%s: part %r of the process died", self.role.name, task.get_name(), exc_info=error)
+            if isinstance(error, StreamserveError):
+                raise error
+            raise StreamserveError(
+                f"{self.role.name}: part {task.get_name()!r} died ({error!r}); the process stops so that another "
+                "can take over. The log has the trace"
+            ) from error
+
+    async def _end_tasks(self) -> None:
+        self.loop.stop()
+        for task in self._tasks.values():
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=1.0)
+
+    async def _drain(self) -> None:
+        """Stop fetching, finish, abort the rest with a reason, commit, leave."""
+        started_ms = self.clock.monotonic_ms()
+        _log.info("%s: stopping", self.role.name)
+        self._tasks["fetch"].cancel()
+        self.loop.begin_drain()
+        owned = list(self.loop.ledgers)
+        if not await self.loop.finished(owned, started_ms + DRAIN_FINISH_MS):
+            _log.warning(
+                "%s: %d open inputs are left to the next owner: not finished in %d ms",
+                self.role.name, self.loop.open_requests, DRAIN_FINISH_MS,
+            )
+        await self.ownership.give_up(list(self.loop.ledgers), started_ms + DRAIN_FINISH_MS + 500)
+        _log.info("%s: stopped after %d ms", self.role.name, self.clock.monotonic_ms() - started_ms)
+
+    # what the pages say
+
+    def troubles(self) -> list[str]:
+        """Why this process is not alive; empty when it is."""
+        silent_ms = self.clock.monotonic_ms() - self.loop.turned_at_ms
+        found = [f"the loop has not turned for {silent_ms:.0f} ms"] if silent_ms > LIVENESS_MS else []
+        return found + [f"part {name!r} has ended" for name, task in self._tasks.items() if task.done()]
+
+    def not_ready(self) -> list[str]:
+        """What is missing before this process serves; empty when nothing is."""
+        states_missing = self.states is not None and not self.states.loaded
+        checks = {
+            "models are not warm yet": not self._warm,
+            "learnt states are not read yet": states_missing,
+            "the group is not joined yet": not self.ownership.joined.is_set(),
+            "stopping": self._stop.is_set(),
+        }
+        return [words for words, missing in checks.items() if missing] + self.troubles()
+
+    def _batch_finished(self, event: BatchFinished) -> None:
+        self.metrics.batch_finished(event)
+        self.loop.post(event)
+
+    async def _states_reached(self, partitions: Any) -> None:
+        if self.states is not None:
+            await self.states.reached(list(partitions))
+
+    async def _pulse(self) -> None:
+        """An idle loop turns too, so that a stuck one can be told from it."""
+        while True:
+            self.loop.wake()
+            self._look()
+            await asyncio.sleep(_PULSE_S)
+
+    def _look(self) -> None:
+        plan, lags = self.role.plan, {}
+        for number in self.loop.ledgers:
+            lag = self._clients.group.lag(At(plan.driving, number))
+            if lag is not None:
+                lags[plan.driving, number] = lag
+        self.metrics.gauges(
+            lags=lags, queued=self.loop.queued_records, open_requests=self.loop.open_requests,
+            clock_ms=(self.clock.offset_ms, self.clock.bound_ms),
+        )
+
+    def _page(self) -> bytes:
+        self._look()
+        return self.metrics.page()
+
+    def _status(self) -> dict[str, Any]:
+        self._look()
+        return self.metrics.status(self.clock.monotonic_ms()) | {"partitions": sorted(self.loop.ledgers)}
+
+
+def tune_interpreter() -> None:
+    """Once per process, after everything long-lived has been made."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLD)

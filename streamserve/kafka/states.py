@@ -1,0 +1,126 @@
+"""Follows what policies have learnt: snapshots first, then the epochs topic from where they cover it.
+
+A role knows every state appended before broker time t once its position reaches end offsets that were asked for at t.
+The ends are asked on a connection of their own: a parked fetch would delay the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from streamserve.core.events import Event, StatesFetched, StatesKnownUntil
+from streamserve.core.records import StateRecord
+from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.ports import At, Chunk, LogLookups, LogReader
+
+_FETCH_RECORDS = 500
+_FETCH_TIMEOUT_MS = 1_000
+_LOAD_TIMEOUT_MS = 200
+#: Before the first acknowledgement the clock's bound is unknown: brokers and clients are taken to agree this far.
+_UNKNOWN_BOUND_MS = 50.0
+
+StateDecoder = Callable[[Chunk], tuple[StateRecord, ...]]
+
+
+class StatesFollower:
+    """Reads all partitions of an app's states, as a member of no group."""
+
+    def __init__(
+        self,
+        *,
+        epochs_topic: str,
+        policy_topic: str,
+        partitions: int,
+        decode: Mapping[str, StateDecoder],
+        reader: LogReader,
+        lookups: LogLookups,
+        clock: BrokerClock,
+        post: Callable[[Event], None],
+        epoch_delay_ms: int,
+    ) -> None:
+        """`decode`: by topic."""
+        self._epochs = [At(epochs_topic, number) for number in range(partitions)]
+        self._policy = [At(policy_topic, number) for number in range(partitions)]
+        self._decode = decode
+        self._reader = reader
+        self._lookups = lookups
+        self._clock = clock
+        self._post = post
+        self._every_s = epoch_delay_ms / 5 / 1000
+        self._positions: dict[At, int] = {}
+        self._asked: deque[tuple[int, Mapping[At, int]]] = deque()
+        self._moved = asyncio.Event()
+        self.loaded = False
+
+    async def load(self) -> None:
+        """Read all that is there now. Raises BrokerError, and ContractError for a state of another version."""
+        starts, ends = await self._lookups.starts(self._policy), await self._lookups.ends(self._policy)
+        covers: dict[int, int] = {}
+        snapshots: dict[tuple[str, str], StateRecord] = {}
+        async for state in self._until(starts, ends):
+            snapshots[state.route, state.context] = state
+            covers[state.partition] = max(covers.get(state.partition, 0), state.covers)
+        if snapshots:
+            self._post(StatesFetched(states=tuple(snapshots.values())))
+        first = await self._lookups.starts(self._epochs)
+        self._positions = {at: max(first[at], covers.get(at.partition, 0)) for at in self._epochs}
+        ends = await self._lookups.ends(self._epochs)
+        states = [state async for state in self._until(self._positions, ends)]
+        if states:
+            self._post(StatesFetched(states=tuple(states)))
+        self._positions = {at: max(self._positions[at], ends[at]) for at in self._epochs}
+        self._reader.read(self._positions)
+        self.loaded = True
+
+    async def _until(self, starts: Mapping[At, int], ends: Mapping[At, int]) -> AsyncIterator[StateRecord]:
+        """States from `starts` to `ends`."""
+        waiting = {at: ends[at] for at in ends if starts[at] < ends[at]}
+        if not waiting:
+            return
+        self._reader.read({at: starts[at] for at in waiting})
+        while waiting:
+            chunks = await self._reader.fetch(max_records=_FETCH_RECORDS, timeout_ms=_LOAD_TIMEOUT_MS)
+            for chunk in chunks:
+                for state in self._decode[chunk.at.topic](chunk):
+                    yield state
+                if chunk.next_offset >= waiting.get(chunk.at, 0):
+                    waiting.pop(chunk.at, None)
+            if not chunks:  # compaction may have removed the last records before the end
+                waiting = {at: end for at, end in waiting.items() if self._reader.lag(at) != 0}
+
+    async def follow(self) -> None:
+        """For ever: states as they come."""
+        while True:
+            for chunk in await self._reader.fetch(max_records=_FETCH_RECORDS, timeout_ms=_FETCH_TIMEOUT_MS):
+                if chunk.at not in self._positions or chunk.next_offset <= self._positions[chunk.at]:
+                    continue
+                self._positions[chunk.at] = chunk.next_offset
+                self._post(StatesFetched(states=self._decode[chunk.at.topic](chunk)))
+                self._tell()
+                self._moved.set()
+
+    async def ask(self) -> None:
+        """For ever: how far what is known reaches."""
+        while True:
+            bound_ms = min(self._clock.bound_ms, _UNKNOWN_BOUND_MS)
+            at_ms = self._clock.now_ms() - int(bound_ms) - 1
+            self._asked.append((at_ms, await self._lookups.ends(self._epochs)))
+            self._tell()
+            await asyncio.sleep(self._every_s)
+
+    async def reached(self, partitions: list[int]) -> None:
+        """Wait until everything that these epochs partitions hold now has been posted."""
+        mine = [at for at in self._epochs if at.partition in partitions]
+        ends = await self._lookups.ends(mine)
+        while any(self._positions[at] < end for at, end in ends.items()):
+            self._moved.clear()
+            await self._moved.wait()
+
+    def _tell(self) -> None:
+        known = None
+        while self._asked and all(self._positions[at] >= end for at, end in self._asked[0][1].items()):
+            known = self._asked.popleft()[0]
+        if known is not None:
+            self._post(StatesKnownUntil(known_until_ms=known))

@@ -1,0 +1,205 @@
+"""Writing: one lane a partition, batches built as late as possible, a poisoned producer replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from streamserve.core.messages import Headers
+from streamserve.errors import BrokerError
+from streamserve.kafka.clients import METADATA_MAX_AGE_MS, ClientOptions, started
+from streamserve.kafka.ports import Ack, At, RecordColumns
+
+_log = logging.getLogger(__name__)
+
+MAX_BATCH_BYTES = 256 * 1024
+#: Kafka's own overhead of a record and its batch header, generously.
+_RECORD_OVERHEAD_BYTES = 128
+_STOP_S = 5.0
+
+
+class _Send:
+    """One `send`: done when each of its records is acknowledged, failed when one of its batches is."""
+
+    __slots__ = ("append_ms", "error", "future", "offset", "records", "taken", "waiting")
+
+    def __init__(self, records: RecordColumns, future: asyncio.Future[Ack]) -> None:
+        self.records = records
+        self.future = future
+        self.taken = 0
+        self.waiting = 0
+        self.offset = -1
+        self.append_ms = -1
+        self.error = ""
+
+    def close_if_done(self) -> None:
+        if not self.waiting and (self.error or self.taken == len(self.records.values)) and not self.future.done():
+            self.future.set_result(Ack(error=self.error, offset=self.offset, append_ms=self.append_ms))
+
+
+class KafkaWriter:
+    """`LogWriter` on Kafka: idempotent, acks from all, no linger."""
+
+    def __init__(self, options: ClientOptions, *, max_record_bytes: int = 8 << 20) -> None:
+        self._options = options
+        self._max_record_bytes = max_record_bytes
+        self._producer: AIOKafkaProducer | None = None
+        self._lanes: dict[At, deque[_Send]] = {}
+        self._pumps: dict[At, asyncio.Task[None]] = {}
+        self._rebuilding: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    async def start(self) -> None:
+        self._producer = await self._connected()
+
+    async def stop(self) -> None:
+        self._stopping = True
+        deadline = asyncio.get_running_loop().time() + _STOP_S
+        for task in list(self._pumps.values()):
+            await asyncio.wait([task], timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+            task.cancel()
+        if self._rebuilding is not None:
+            await asyncio.wait([self._rebuilding], timeout=1.0)
+        if self._producer is not None:
+            await self._close(self._producer)
+            self._producer = None
+        for lane in self._lanes.values():
+            for send in lane:
+                send.error = send.error or "the writer was stopped"
+                send.waiting = 0
+                send.close_if_done()
+
+    def send(self, at: At, records: RecordColumns) -> asyncio.Future[Ack]:
+        send = _Send(records, asyncio.get_running_loop().create_future())
+        if self._stopping or not len(records.values):
+            send.error = "the writer was stopped" if self._stopping else ""
+            send.close_if_done()
+            return send.future
+        lane = self._lanes.get(at)
+        if lane is None:
+            lane = self._lanes[at] = deque()
+        lane.append(send)
+        pump = self._pumps.get(at)
+        if pump is None or pump.done():
+            self._pumps[at] = asyncio.get_running_loop().create_task(self._pump(at, lane), name=f"pump {at}")
+        return send.future
+
+    async def _pump(self, at: At, lane: deque[_Send]) -> None:
+        """Send what is in the lane, batch after batch; ends when the lane is empty."""
+        while lane:
+            if self._rebuilding is not None:
+                await asyncio.shield(self._rebuilding)
+            producer = self._producer
+            if producer is None:
+                return
+            builder, sends = self._fill(producer.create_batch(), lane)
+            if not sends:
+                continue
+            try:
+                acknowledged = await producer.send_batch(builder, at.topic, partition=at.partition)
+            except (KafkaError, AssertionError) as error:
+                self._failed(at, producer, sends, error)
+                continue
+            acknowledged.add_done_callback(
+                lambda done, sends=sends, producer=producer: self._acknowledged(at, producer, sends, done)
+            )
+
+    def _fill(self, builder: Any, lane: deque[_Send]) -> tuple[Any, list[_Send]]:
+        sends: list[_Send] = []
+        append = builder.append
+        while lane:
+            send = lane[0]
+            keys, values, headers = send.records.keys, send.records.values, send.records.headers
+            taken, n = send.taken, len(values)
+            while taken < n:
+                value = values[taken]
+                if value is not None and self._too_large(keys[taken], value, headers[taken]):
+                    send.error = f"a record of {len(value)} bytes is larger than the topic takes"
+                    taken = n
+                    break
+                if append(timestamp=None, key=keys[taken], value=value, headers=headers[taken]) is None:
+                    break
+                taken += 1
+            if taken > send.taken and builder.record_count():
+                send.waiting += 1
+                sends.append(send)
+            send.taken = taken
+            if taken < n:
+                break
+            lane.popleft()
+            send.close_if_done()
+        return builder, sends if builder.record_count() else []
+
+    def _too_large(self, key: bytes | None, value: bytes, headers: Headers) -> bool:
+        size = len(value)
+        if size < MAX_BATCH_BYTES:  # the common case: no need to look at the headers
+            return False
+        size += len(key or b"") + sum(len(name) + len(text or b"") for name, text in headers)
+        return size + _RECORD_OVERHEAD_BYTES > self._max_record_bytes
+
+    def _acknowledged(
+        self, at: At, producer: AIOKafkaProducer, sends: list[_Send], done: asyncio.Future[Any]
+    ) -> None:
+        if done.cancelled():
+            self._failed(at, producer, sends, BrokerError("the send was cancelled"))
+            return
+        error = done.exception()
+        if error is not None:
+            self._failed(at, producer, sends, error)
+            return
+        metadata = done.result()
+        for send in sends:
+            send.waiting -= 1
+            if send.offset < 0:
+                send.offset = metadata.offset
+            send.append_ms = metadata.timestamp if metadata.timestamp is not None else -1
+            send.close_if_done()
+
+    def _failed(self, at: At, producer: AIOKafkaProducer, sends: list[_Send], error: BaseException) -> None:
+        _log.warning("a batch for %s-%d was refused: %r", at.topic, at.partition, error)
+        for send in sends:
+            send.waiting -= 1
+            send.error = send.error or repr(error)
+            send.taken = len(send.records.values)
+            send.close_if_done()
+        if producer is self._producer and self._rebuilding is None and not self._stopping:
+            self._rebuilding = asyncio.get_running_loop().create_task(self._rebuild(producer), name="rebuild producer")
+
+    async def _rebuild(self, old: AIOKafkaProducer) -> None:
+        delay_s = 0.1
+        try:
+            await self._close(old)
+            while True:
+                try:
+                    self._producer = await self._connected()
+                except (BrokerError, KafkaError) as error:
+                    _log.warning("no new producer yet: %s", error)
+                    await asyncio.sleep(delay_s)
+                    delay_s = min(2.0, delay_s * 2)
+                else:
+                    return
+        finally:
+            self._rebuilding = None
+
+    async def _connected(self) -> AIOKafkaProducer:
+        producer = AIOKafkaProducer(
+            **self._options,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=0,
+            max_batch_size=MAX_BATCH_BYTES,
+            max_request_size=self._max_record_bytes,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
+        )
+        await started(producer, self._options)
+        return producer
+
+    async def _close(self, producer: AIOKafkaProducer) -> None:
+        with contextlib.suppress(TimeoutError, KafkaError):
+            await asyncio.wait_for(producer.stop(), _STOP_S)

@@ -1,0 +1,203 @@
+"""What no single key can tell: names that must fit together, and values that exclude each other.
+
+Each check reads the unchecked config, so that one mistake hides no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import PurePath
+
+from streamserve.errors import ConfigError
+from streamserve.settings import plugins
+from streamserve.settings.lines import KeyPath
+from streamserve.settings.mistakes import Mistake, did_you_mean, dotted, listing
+from streamserve.settings.policies import BUILT_IN
+from streamserve.settings.raw import RawConfig
+
+_HEARTBEATS_A_SESSION = 3
+
+
+def cross_checks(config: RawConfig) -> list[Mistake]:
+    """Every mistake of this kind."""
+    return [mistake for check in _CHECKS for mistake in check(config)]
+
+
+def _model_names(config: RawConfig) -> Iterator[Mistake]:
+    known = config.names("models")
+    for section in ("pools", "routes"):
+        for name in config.names(section):
+            for index, model in enumerate(config.names(section, name, "models")):
+                if model not in known:
+                    path: KeyPath = (section, name, "models", index)
+                    words = f'{dotted(path[:-1])}: there is no model "{model}"; allowed: {listing(known)}'
+                    yield Mistake(path=path, words=words + did_you_mean(model, known))
+
+
+def _hosting(config: RawConfig) -> Iterator[Mistake]:
+    hosts: dict[str, str] = {}
+    for pool in config.names("pools"):
+        for index, model in enumerate(config.names("pools", pool, "models")):
+            other = hosts.setdefault(model, pool)
+            if other != pool:
+                words = f'pools.{pool}.models: model "{model}" is in pool {other} too; allowed: one pool a model'
+                yield Mistake(path=("pools", pool, "models", index), words=words)
+    for route in config.names("routes"):
+        for index, model in enumerate(config.names("routes", route, "models")):
+            if model in config.names("models") and model not in hosts:
+                pools = listing(config.names("pools"))
+                words = f'routes.{route}.models: model "{model}" is in no pool; add it to one of: {pools}'
+                yield Mistake(path=("routes", route, "models", index), words=words)
+
+
+def _deadlines(config: RawConfig) -> Iterator[Mistake]:
+    most, guard = config.number("app", "max_deadline_ms"), config.number("app", "guard_ms")
+    for route in config.names("routes"):
+        path: KeyPath = ("routes", route, "deadline_ms")
+        deadline = config.number("routes", route, "deadline_ms")
+        if deadline is None:
+            continue
+        if most is not None and deadline > most:
+            words = f"{dotted(path)} = {deadline} is above app.max_deadline_ms; allowed: up to {most}"
+            yield Mistake(path=path, words=words)
+        if guard is not None and deadline <= guard:
+            words = f"{dotted(path)} = {deadline} leaves nothing after app.guard_ms; allowed: above {guard}"
+            yield Mistake(path=path, words=words)
+
+
+def _defaults(config: RawConfig) -> Iterator[Mistake]:
+    for route in config.names("routes"):
+        has_default = ("routes", route, "default") in config
+        threshold = config.number("routes", route, "confidence_threshold")
+        if threshold and not has_default:
+            path: KeyPath = ("routes", route, "confidence_threshold")
+            yield Mistake(path=path, words=f"{dotted(path)} needs routes.{route}.default, which is given below it")
+        default = config[("routes", route, "default")]
+        if has_default and config.text("routes", route, "combine") == "mean" and isinstance(default, str | bool):
+            path = ("routes", route, "default")
+            yield Mistake(path=path, words=f'{dotted(path)} is no number, but combine = "mean" answers numbers')
+
+
+def _batches(config: RawConfig) -> Iterator[Mistake]:
+    for model in config.names("models"):
+        path: KeyPath = ("models", model, "batch_size")
+        size, most = config.number("models", model, "batch_size"), config.number("models", model, "max_batch")
+        fixed = config.text("models", model, "batching") == "fixed"
+        if fixed and size is None:
+            yield Mistake(path=path[:2], words=f'{dotted(path)} is missing; batching = "fixed" needs it')
+        elif size is not None and not fixed:
+            yield Mistake(path=path, words=f'{dotted(path)} is only used with batching = "fixed"')
+        elif size is not None and most is not None and size > most:
+            yield Mistake(path=path, words=f"{dotted(path)} = {size} is above max_batch; allowed: up to {most}")
+
+
+def _sources(config: RawConfig) -> Iterator[Mistake]:
+    for model in config.names("models"):
+        suffix = PurePath(config.text("models", model, "source") or "").suffix.lower()
+        if suffix == ".joblib" and config[("models", model, "trust_pickle")] is False:
+            words = "loading a .joblib file runs whatever code is in it; if you trust it, set trust_pickle = true"
+            yield Mistake(path=("models", model, "source"), words=f"models.{model}.source: {words}")
+        if suffix != ".skops" and config.names("models", model, "trusted_types"):
+            path: KeyPath = ("models", model, "trusted_types")
+            yield Mistake(path=path, words=f"{dotted(path)} is only used with a .skops file")
+        runtime, known = config.text("models", model, "runtime"), plugins.runtime_names()
+        if runtime is not None and runtime not in known:
+            path = ("models", model, "runtime")
+            words = f'{dotted(path)}: no runtime is called "{runtime}"; allowed: {listing(known)}'
+            yield Mistake(path=path, words=words + did_you_mean(runtime, known))
+
+
+def _policies(config: RawConfig) -> Iterator[Mistake]:
+    for route in config.names("routes"):
+        name, known = config.policy(route), plugins.policy_names()
+        path: KeyPath = ("routes", route, "policy")
+        if name is None or name in BUILT_IN:
+            continue
+        if name not in known:
+            words = f'{dotted(path)}: there is no policy "{name}"; allowed: {listing(known)}'
+            yield Mistake(path=(*path, "name"), words=words + did_you_mean(name, known))
+        else:
+            yield from _plugin_options(config, route, name)
+
+
+def _plugin_options(config: RawConfig, route: str, name: str) -> Iterator[Mistake]:
+    path: KeyPath = ("routes", route, "policy")
+    try:
+        found = plugins.added_policy(name)
+    except ConfigError as error:
+        yield Mistake(path=path, words=f"{dotted(path)}: {error}")
+        return
+    known = tuple(field.name for field in fields(found)) if is_dataclass(found) else ()
+    given = config.names(*map(str, path)) if isinstance(config[path], dict) else ()
+    for key in given:
+        if key != "name" and key not in known:
+            words = f'unknown key "{key}" in policy {name}; allowed: {listing(("name", *known))}'
+            yield Mistake(path=(*path, key), words=words + did_you_mean(key, known))
+    try:
+        found(**{key: config[(*path, key)] for key in given if key in known})
+    except (ConfigError, TypeError, ValueError) as error:
+        yield Mistake(path=path, words=f"{dotted(path)}: {error}")
+
+
+def _weights(config: RawConfig) -> Iterator[Mistake]:
+    for route in config.names("routes"):
+        path: KeyPath = ("routes", route, "policy", "weights")
+        if config.policy(route) != "static" or path not in config:
+            continue
+        models = config.names("routes", route, "models")
+        weights = config.names("routes", route, "policy", "weights")
+        for model in weights:
+            if model not in models:
+                words = f'{dotted(path)}: "{model}" is no model of the route; allowed: {listing(models)}'
+                yield Mistake(path=(*path, model), words=words + did_you_mean(model, models))
+        lacking = [model for model in models if model not in weights]
+        if weights and lacking:
+            yield Mistake(path=path, words=f"{dotted(path)} lacks {listing(lacking)}; a weight of 0 is allowed")
+        if weights and not any(config.number(*map(str, path), model) for model in weights):
+            yield Mistake(path=path, words=f"{dotted(path)}: at least one weight must be above 0")
+
+
+def _broker(config: RawConfig) -> Iterator[Mistake]:
+    named = config.text("broker", "bootstrap_servers") is not None
+    client: KeyPath = ("broker", "client")
+    protocol = config.text("broker", "client", "security_protocol") or ""
+    if not named and protocol != "PLAINTEXT":
+        words = "is for a Kafka that is not ours; set broker.bootstrap_servers"
+        yield Mistake(path=(*client, "security_protocol"), words=f"broker.client.security_protocol {words}")
+    nodes, replication = config.number("broker", "nodes"), config.number("app", "replication")
+    if not named and nodes is not None and replication is not None and replication > nodes:
+        words = f"app.replication = {replication} is above broker.nodes of our own Kafka; allowed: up to {nodes}"
+        yield Mistake(path=("app", "replication"), words=words)
+    if protocol.startswith("SASL"):
+        needed = ["sasl_mechanism"]
+        if config.text("broker", "client", "sasl_mechanism") != "GSSAPI":
+            needed += ["sasl_username", "sasl_password"]
+        for key in needed:
+            if (*client, key) not in config:
+                words = f"broker.client.{key} is missing; security_protocol = {protocol} needs it"
+                yield Mistake(path=(*client, "security_protocol"), words=words)
+    if (*client, "ssl_keyfile") in config and (*client, "ssl_certfile") not in config:
+        yield Mistake(path=(*client, "ssl_keyfile"), words="broker.client.ssl_keyfile needs ssl_certfile")
+
+
+def _heartbeats(config: RawConfig) -> Iterator[Mistake]:
+    session, heartbeat = config.number("group", "session_timeout_ms"), config.number("group", "heartbeat_interval_ms")
+    if session is not None and heartbeat is not None and heartbeat * _HEARTBEATS_A_SESSION > session:
+        words = f"group.heartbeat_interval_ms = {heartbeat} is more than a third of session_timeout_ms"
+        allowed = f"allowed: up to {int(session // _HEARTBEATS_A_SESSION)}"
+        yield Mistake(path=("group", "heartbeat_interval_ms"), words=f"{words}; {allowed}")
+
+
+_CHECKS = (
+    _model_names,
+    _hosting,
+    _deadlines,
+    _defaults,
+    _batches,
+    _sources,
+    _policies,
+    _weights,
+    _broker,
+    _heartbeats,
+)

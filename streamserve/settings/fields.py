@@ -1,0 +1,92 @@
+"""The field types of the config, strict about what the file says: `"4"` is no number and `true` is no 1.
+
+A value that comes from an environment variable is text whatever it means, so it arrives as `EnvironmentText` and is
+read here as the type that its field has.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, Strict
+from pydantic.fields import FieldInfo
+
+from streamserve.topics.names import check_app
+
+#: Key of a JSON Schema node under which `words` are kept.
+WORDS = "allowed"
+
+
+class EnvironmentText(str):
+    """The raw text of one environment variable."""
+
+    __slots__ = ()
+
+
+def read_environment(value: object) -> object:
+    """JSON where the text is JSON (numbers, lists, `{...}`), else the text as it stands."""
+    if not isinstance(value, EnvironmentText):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return str(value)
+
+
+def _read_flag(value: object) -> object:
+    if isinstance(value, EnvironmentText):
+        return {"true": True, "1": True, "false": False, "0": False}.get(value.strip().lower(), str(value))
+    return value
+
+
+def _read_text(value: object) -> object:
+    return str(value) if isinstance(value, EnvironmentText) else value
+
+
+def _check_label(value: object) -> object:
+    if isinstance(value, list):
+        if value and all(isinstance(item, int | float | str) for item in value):
+            return value
+    elif isinstance(value, int | float | str):
+        return value
+    raise ValueError("must be a number, a text, true or false, or a list of these")
+
+
+def _check_distinct(value: tuple[str, ...]) -> tuple[str, ...]:
+    twice = sorted({item for item in value if value.count(item) > 1})
+    if twice:
+        raise ValueError(f"names {', '.join(twice)} more than once")
+    return value
+
+
+def words(allowed: str) -> FieldInfo:
+    """What a field allows, in words, where its JSON Schema cannot tell a person."""
+    info: FieldInfo = Field(json_schema_extra={WORDS: allowed})
+    return info
+
+
+_FromEnvironment = BeforeValidator(read_environment)
+
+Int = Annotated[int, Strict(), _FromEnvironment]
+Float = Annotated[float, Strict(), Field(allow_inf_nan=False), _FromEnvironment]
+Flag = Annotated[bool, Strict(), BeforeValidator(_read_flag)]
+Text = Annotated[str, Strict(), BeforeValidator(_read_text)]
+AppName = Annotated[Text, AfterValidator(check_app), words("lower-case letters, digits, `-` and `.`")]
+Name = Annotated[
+    Text, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100), words("letters, digits, `_`, `-` and `.`")
+]
+Version = Annotated[
+    Text,
+    Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$", max_length=100),
+    words('text in quotes, such as "1" or "2.0.1"'),
+]
+Names = Annotated[
+    tuple[Name, ...], AfterValidator(_check_distinct), _FromEnvironment, words("a list of names, at least one")
+]
+Texts = Annotated[tuple[Text, ...], _FromEnvironment]
+Weights = Annotated[dict[Name, Annotated[Float, Field(ge=0)]], _FromEnvironment]
+Options = Annotated[dict[str, Any], _FromEnvironment]
+LabelValue = Annotated[
+    Any, AfterValidator(_check_label), _FromEnvironment, words("a number, a text, true or false, or a list of these")
+]

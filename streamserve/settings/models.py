@@ -1,0 +1,288 @@
+"""The config as frozen models: every section, key, default and limit, with the words of its reference page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from streamserve.core.messages import MAX_MODELS_PER_ROUTE
+from streamserve.settings.environment import DELIMITER, PREFIX, EnvironmentSource
+from streamserve.settings.fields import (
+    WORDS,
+    AppName,
+    Flag,
+    Float,
+    Int,
+    LabelValue,
+    Name,
+    Names,
+    Options,
+    Text,
+    Texts,
+    Version,
+)
+from streamserve.settings.policies import PolicySettings, StaticPolicy
+
+#: `host:port`, `[v6 address]:port`; a user or a password in it would be shown in logs, so `@` is refused.
+_ADDRESS = r"\s*([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}\s*"
+#: A request must fit its topic's `max.message.bytes` (4 MiB) with its key and headers.
+MAX_REQUEST_BYTES = (4 << 20) - (64 << 10)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class AppSettings(_Section):
+    """`[app]`: what holds for all routes."""
+
+    name: AppName = Field(description="Prefix of topics and groups: lower-case letters, digits, `-`, `.`.")
+    partitions: Int = Field(default=4, ge=1, le=10_000, description="Partitions of each of its topics; chosen once.")
+    fused: Literal["auto", "never"] = Field(
+        default="auto",
+        description="`auto`: where one pool hosts everything, its processes also write the predictions (two hops). "
+        "`never`: separate aggregators (three hops).",
+    )
+    delivery: Literal["at_least_once"] = Field(
+        default="at_least_once", description="A prediction may be written twice after a crash; the first one counts."
+    )
+    max_deadline_ms: Int = Field(
+        default=60_000, ge=1, le=3_600_000, description="A request that asks for more is refused."
+    )
+    max_request_bytes: Int = Field(
+        default=1 << 20, ge=1, le=MAX_REQUEST_BYTES, description="A request above it gets `error`."
+    )
+    guard_ms: Int = Field(
+        default=15,
+        ge=0,
+        le=60_000,
+        description="Predictions are written this long before the deadline, to arrive in time.",
+    )
+    epoch_delay_ms: Int = Field(
+        default=250,
+        ge=10,
+        le=60_000,
+        description="A learnt state holds for requests appended at least this long after it.",
+    )
+    replication: Int | None = Field(
+        default=None,
+        ge=1,
+        le=10,
+        description="Replicas of each topic; left out: 3 where there are as many brokers, else 1.",
+    )
+    state_dir: Path | None = Field(
+        default=None,
+        description="Folder of our own Kafka's data. Left out: the user's state folder.",
+    )
+
+
+class ClientSettings(_Section):
+    """`[broker.client]`: security of a Kafka that is not ours, passed through to the client as it stands."""
+
+    client_id: Text = Field(
+        default="streamserve", min_length=1, max_length=200, description="Name in the broker's logs."
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        default="PLAINTEXT", description="How to speak to the broker."
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] | None = Field(
+        default=None, description="Needed with `SASL_*`."
+    )
+    sasl_username: Text | None = Field(default=None, description="For PLAIN and SCRAM.")
+    sasl_password: SecretStr | None = Field(default=None, description="For PLAIN and SCRAM; better in the environment.")
+    sasl_kerberos_service_name: Text = Field(default="kafka", description="For GSSAPI.")
+    sasl_kerberos_domain_name: Text | None = Field(
+        default=None, description="For GSSAPI; left out: the broker's host name."
+    )
+    ssl_cafile: Path | None = Field(
+        default=None, description="Trusted certificate authorities (PEM); left out: the system's."
+    )
+    ssl_certfile: Path | None = Field(default=None, description="Our certificate (PEM), where the broker asks for one.")
+    ssl_keyfile: Path | None = Field(default=None, description="Our certificate's key (PEM).")
+    ssl_password: SecretStr | None = Field(default=None, description="Password of the key; better in the environment.")
+    ssl_check_hostname: Flag = Field(default=True, description="Refuse a broker whose certificate names another host.")
+
+
+class BrokerSettings(_Section):
+    """`[broker]`: which Kafka. Left out: one of our own is started by `streamserve up`."""
+
+    bootstrap_servers: Text | None = Field(
+        default=None,
+        pattern=rf"^{_ADDRESS}(,{_ADDRESS})*$",
+        description="Left out: a Kafka of our own.",
+        json_schema_extra={WORDS: "`host:port`, several with commas"},
+    )
+    nodes: Literal[1, 3] = Field(default=1, description="Brokers of our own Kafka.")
+    client: ClientSettings = Field(default=ClientSettings(), description="Security settings.")
+
+
+class GroupSettings(_Section):
+    """`[group]`: how a process belongs to its consumer group."""
+
+    session_timeout_ms: Int = Field(
+        default=6_000, ge=1_000, le=300_000, description="A process unheard of for so long loses its partitions."
+    )
+    heartbeat_interval_ms: Int = Field(
+        default=300, ge=50, le=100_000, description="At most a third of the session timeout."
+    )
+    commit_interval_ms: Int = Field(default=200, ge=10, le=60_000, description="How often offsets are committed.")
+
+
+class PoolSettings(_Section):
+    """`[pools.NAME]`: the models that one consumer group of identical worker processes hosts."""
+
+    models: Names = Field(min_length=1, description="Names of `[models.*]`; a model is in one pool.")
+    processes: Int = Field(default=1, ge=1, le=256, description="Worker processes that `streamserve up` starts.")
+    cache_bytes: Int = Field(
+        default=32 << 20,
+        ge=0,
+        le=1 << 40,
+        description="Memory of each process for results of inputs seen before; 0: no cache.",
+    )
+
+
+class ModelSettings(_Section):
+    """`[models.NAME]`: one model, and how its batches are cut."""
+
+    version: Version = Field(default="1", description="Answers are told apart by `name@version`; text, in quotes.")
+    source: Text = Field(
+        min_length=1,
+        description="Import path (`package.module:attribute`, found from the working folder) or a file, relative to "
+        "this one: `.skops`, `.onnx`, `.pt` (state_dict), `.joblib`.",
+    )
+    runtime: Name | None = Field(
+        default=None, description="How it is run; left out: the first runtime that accepts it."
+    )
+    batching: Literal["auto", "aimd", "quantile", "fixed", "none"] = Field(
+        default="auto",
+        description="`auto`: by cost, lag and slack; `aimd`, `quantile`: Clipper's; `fixed`: `batch_size`; `none`: 1.",
+    )
+    max_batch: Int = Field(default=512, ge=1, le=100_000, description="Most rows of one call.")
+    batch_size: Int | None = Field(
+        default=None, ge=1, le=100_000, description='Rows of one call with `batching = "fixed"`.'
+    )
+    max_wait_ms: Int = Field(
+        default=0, ge=0, le=60_000, description="How long a batch may wait for more rows while there is time to spare."
+    )
+    trust_pickle: Flag = Field(
+        default=False, description="Allow a `.joblib` file: loading one runs whatever code is in it."
+    )
+    trusted_types: Texts = Field(default=(), description="Types that a `.skops` file may hold beyond the safe ones.")
+    options: Options = Field(default={}, repr=False, description="The runtime's own options: `device`, `threads`, ...")
+
+
+class RouteSettings(_Section):
+    """`[routes.NAME]`: what a request can ask for."""
+
+    models: Names = Field(min_length=1, max_length=MAX_MODELS_PER_ROUTE, description="Candidates, each in a pool.")
+    policy: PolicySettings = Field(
+        default=StaticPolicy(), description="Which models are asked, and with what weight; see below."
+    )
+    combine: Literal["vote", "mean_probability", "mean", "best"] = Field(
+        default="vote",
+        description="`vote`: label with most weight; `mean_probability`: class with the highest mean probability; "
+        "`mean`: weighted mean of numbers; `best`: the answer of the heaviest model.",
+    )
+    deadline_ms: Int = Field(default=100, ge=1, description="From append to prediction, where a request names none.")
+    default: LabelValue = Field(default=None, description="Label given when no model answered in time; left out: none.")
+    confidence_threshold: Float = Field(
+        default=0.0, ge=0, le=1, description="With less agreement than this the default is given."
+    )
+    input: Literal["oip", "rows", "text", "raw"] = Field(
+        default="oip",
+        description="`oip`: Open Inference Protocol v2 JSON; `rows`: plain JSON rows; `text`: UTF-8 text; "
+        "`raw`: tensor bytes, dtype and shape in headers.",
+    )
+    probabilities: Flag = Field(
+        default=False, description="Predictions carry the combined probabilities as a second output."
+    )
+
+    @property
+    def has_default(self) -> bool:
+        """Whether the config names a default."""
+        return "default" in self.model_fields_set
+
+
+class LearnSettings(_Section):
+    """`[learn]`: how feedback is joined and learnt from."""
+
+    join_window_ms: Int = Field(
+        default=600_000, ge=1_000, le=30 * 86_400_000, description="Feedback later than this is late."
+    )
+    processes: Int = Field(default=1, ge=1, le=256, description="Learner processes that `streamserve up` starts.")
+    publish_every_outcomes: Int = Field(
+        default=100, ge=1, description="A changed state is published after so many outcomes,"
+    )
+    publish_every_ms: Int = Field(default=250, ge=10, le=60_000, description="or after this time, whichever is first.")
+
+
+class AggregatorSettings(_Section):
+    """`[aggregator]`: only where the app is not fused."""
+
+    processes: Int = Field(default=1, ge=1, le=256, description="Aggregator processes that `streamserve up` starts.")
+
+
+class MetricsSettings(_Section):
+    """`[metrics]`: the loopback port of `/metrics`, `/healthz` and `/readyz`."""
+
+    port: Int = Field(default=0, ge=0, le=65_535, description="0: any free one, named when the process serves.")
+
+
+class Settings(BaseSettings):
+    """A whole config. Made by `load_settings`, which also checks what no single key can tell."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        case_sensitive=True,
+        env_prefix=PREFIX,
+        env_nested_delimiter=DELIMITER,
+    )
+
+    app: AppSettings
+    broker: BrokerSettings = BrokerSettings()
+    pools: dict[Name, PoolSettings] = Field(min_length=1)
+    models: dict[Name, ModelSettings] = Field(min_length=1)
+    routes: dict[Name, RouteSettings] = Field(min_length=1)
+    learn: LearnSettings = LearnSettings()
+    aggregator: AggregatorSettings = AggregatorSettings()
+    group: GroupSettings = GroupSettings()
+    metrics: MetricsSettings = MetricsSettings()
+
+    _path: Path = PrivateAttr(default=Path("streamserve.toml"))
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment first, then what the file says."""
+        del env_settings, dotenv_settings, file_secret_settings
+        return EnvironmentSource(settings_cls, file=init_settings()), init_settings
+
+    @property
+    def path(self) -> Path:
+        """The config's file."""
+        return self._path
+
+    @property
+    def base_dir(self) -> Path:
+        """The config's folder: relative files are found from here."""
+        return self._path.absolute().parent
+
+    @property
+    def fused(self) -> bool:
+        """Whether worker and aggregator run in one process: `fused = "auto"` and a single pool that hosts it all."""
+        return self.app.fused == "auto" and len(self.pools) == 1
+
+    def model_id(self, name: str) -> str:
+        """`name@version` of a model of this config."""
+        return f"{name}@{self.models[name].version}"

@@ -1,0 +1,1 @@
+"""The shipped test kit: in-memory log, manual clock, simulator, law checks."""

@@ -1,0 +1,136 @@
+"""The values that roles write for one another: answers, outcomes, learnt states, models.
+
+They are part of the contract too: outcomes are what anyone who retrains reads. `v` is the version of the value;
+readers accept this one and the one before, and stop loudly on others.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from streamserve.topics.values import Count, Version
+
+Place = Annotated[list[Count], Meta(min_length=2, max_length=2, description="[partition, offset] of a record.")]
+
+
+class DecisionValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was decided about the request, as its prediction says."""
+
+    id: str
+    route: str
+    outcome: str
+    epoch: Annotated[int, Meta(ge=-1, description="Offset of the learnt state that chose; -1: the initial one.")]
+    probability: Annotated[float, Meta(ge=0, le=1, description="Of the choice; an exact multiple of 2^-32.")]
+    off_epoch: Annotated[bool, Meta(description="True: leave out of propensity-weighted learning.")]
+    chosen: Annotated[list[str], Meta(description="Model ids, `name@version`.")]
+    label: Annotated[Any, Meta(description="What was answered, a list of one value per row; null if nothing was.")]
+    members: Annotated[dict[str, Any], Meta(description="Model id -> what it said, one value per row.")]
+    rows: Count
+
+
+class OutcomeValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A decision joined with its feedback: what learning, evaluation and retraining read."""
+
+    v: Version
+    route: str
+    context: Annotated[str, Meta(description="Which learnt state of the route it teaches; empty: the shared one.")]
+    ref: Annotated[Place, Meta(description="The request, in the requests topic.")]
+    decision: DecisionValue
+    feedback: Annotated[Place, Meta(description="Where the feedback first landed, in the feedback topic.")]
+    feedback_ms: Annotated[int, Meta(description="Append time of the feedback, epoch milliseconds of the broker.")]
+    open_offset: Annotated[
+        int, Meta(ge=0, description="Lowest feedback offset of that partition that the join had not settled.")
+    ]
+    primary: Annotated[bool, Meta(description="False: a second outcome of the same feedback, for another state.")]
+    label: Annotated[Any, Meta(description="The true answer; left out where the feedback is a reward only.")] = UNSET
+    reward: float | UnsetType = UNSET
+    losses: Annotated[dict[str, float], Meta(description="Model id -> loss in [0, 1], where the feedback informs it.")]
+
+
+class EpochValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A learnt state. It holds for requests appended at least the app's `epoch_delay_ms` after this record."""
+
+    v: Version
+    route: str
+    context: str
+    policy: Annotated[str, Meta(description="Name of the policy; a state of another policy is not used.")]
+    data: Annotated[dict[str, Any], Meta(description="The policy's state.")]
+    includes: Annotated[
+        dict[str, Count],
+        Meta(description="Outcomes partition -> offset below which every outcome has been learnt."),
+    ]
+    previous: Annotated[int, Meta(ge=-1, description="Offset of this state's record before; -1: none.")]
+
+
+class PolicyValue(EpochValue, frozen=True, kw_only=True, omit_defaults=True):
+    """A snapshot of a learnt state: where a role that starts begins, before it follows the epochs topic."""
+
+    partition: Annotated[int, Meta(ge=0, description="Partition of its epochs record.")]
+    epoch: Annotated[int, Meta(ge=0, description="Offset of its epochs record.")]
+    append_ms: Annotated[int, Meta(description="Append time of its epochs record, epoch milliseconds of the broker.")]
+    covers: Annotated[int, Meta(ge=0, description="Epochs offset below which the partition is fully in snapshots.")]
+
+
+class HostsValue(Struct, tag="hosts", tag_field="kind", frozen=True, kw_only=True, omit_defaults=True):
+    """A worker process says which models it has loaded and warmed."""
+
+    v: Version
+    pool: str
+    instance: Annotated[str, Meta(description="The process: its name within the consumer group.")]
+    models: Annotated[list[str], Meta(description="Model ids, `name@version`.")]
+
+
+class RouteValue(Struct, tag="route", tag_field="kind", frozen=True, kw_only=True, omit_defaults=True):
+    """A version of a route. It holds for requests appended at least the app's `epoch_delay_ms` after this record."""
+
+    v: Version
+    name: str
+    version: str
+    models: Annotated[list[str], Meta(description="Model ids; their order gives the order of every list of models.")]
+    policy: Annotated[dict[str, Any], Meta(description="`name` and the policy's settings.")]
+    combine: str
+    deadline_ms: Annotated[int, Meta(gt=0)]
+    input: Annotated[str, Meta(description="The codec of its requests: `oip`, `rows`, `text` or `raw`.")]
+    default: Annotated[Any, Meta(description="Given when nobody answers in time; left out: there is none.")] = UNSET
+
+
+ModelsValue = HostsValue | RouteValue
+
+
+class ArrayValue(Struct, frozen=True, array_like=True):
+    """An array inside an answers block."""
+
+    dtype: Annotated[str, Meta(description="numpy's name, little-endian (`<f8`), or `json` for values of any kind.")]
+    shape: list[Count]
+    data: Annotated[
+        bytes | list[Any], Meta(description="Row-major bytes; a flat list of values where dtype is `json`.")
+    ]
+
+
+class AnswersBlock(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One model's answers to n requests of the record's partition: one record, MessagePack."""
+
+    v: Version
+    route: str
+    model: Annotated[str, Meta(description="`name@version`.")]
+    offsets: Annotated[ArrayValue, Meta(description="`[n]` int64: the requests, by offset.")]
+    row_starts: Annotated[
+        ArrayValue, Meta(description="`[n + 1]` int64: the rows of request i are `row_starts[i]:row_starts[i + 1]`.")
+    ]
+    labels: Annotated[ArrayValue | None, Meta(description="`[rows, ...]`; null where nothing was answered.")]
+    probabilities: Annotated[ArrayValue | None, Meta(description="`[rows, classes]` float64.")]
+    classes: Annotated[ArrayValue | None, Meta(description="`[classes]`: what the columns stand for.")]
+    missing: Annotated[ArrayValue, Meta(description="`[n]` uint8: 0 answered, else why not (closed list of codes).")]
+    ids: Annotated[list[str | None], Meta(description="`[n]`: the bodies' ids.")]
+    chosen: Annotated[ArrayValue, Meta(description="`[n]` uint64: chosen models as bits in the route's order.")]
+    probability: Annotated[ArrayValue, Meta(description="`[n]` int64: of the choice, in units of 2^-32.")]
+    epoch: Annotated[ArrayValue, Meta(description="`[n]` int64: the learnt state that chose; -1: the initial one.")]
+    stale: Annotated[ArrayValue, Meta(description="`[n]` bool.")]
+    queue_ms: Annotated[ArrayValue, Meta(description="`[n]` int32: from append to the start of the model call.")]
+    inference_ms: Annotated[ArrayValue, Meta(description="`[n]` int32: the model call that answered it.")]
+    errors: Annotated[
+        dict[int, tuple[int, str]], Meta(description="Index -> reason code and words: no model can use this request.")
+    ] = {}
+    details: Annotated[dict[int, str], Meta(description="Index -> words, for a member that failed.")] = {}

@@ -1,0 +1,231 @@
+"""A role as a running process, on the in-memory log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from streamserve.core.effects import Effect, EmitSnapshot, Settle
+from streamserve.core.events import Assigned, Drain, Event, Produced, RequestsFetched, Revoked
+from streamserve.core.messages import I64, Requests
+from streamserve.core.records import StateRecord
+from streamserve.errors import StreamserveError
+from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.loop import Wiring
+from streamserve.kafka.metrics import RoleMetrics
+from streamserve.kafka.ownership import Plan
+from streamserve.kafka.perform import Encoders, Topics
+from streamserve.kafka.ports import At, Chunk, Columns, Record
+from streamserve.kafka.service import Clients, Role, RoleService
+from streamserve.testing.log import MemoryGroupReader, MemoryLog, MemoryLookups, MemoryReader, MemoryWriter
+
+TOPICS = Topics(
+    requests="a.requests.v1", answers="a.answers.v1", predictions="a.predictions.v1", feedback="a.feedback.v1",
+    outcomes="a.outcomes.v1", epochs="a.epochs.v1", policy="a.policy.v1", dlq="a.dlq.v1",
+)
+ALL = (TOPICS.requests, TOPICS.answers, TOPICS.predictions, TOPICS.policy)
+WAIT_S = 5.0
+
+
+class CopyStage:
+    """Writes one record for each request and settles it when that is acknowledged."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._open: dict[int, tuple[int, I64]] = {}
+        self._skip: dict[int, set[int]] = {}
+        self._tokens = 0
+        self.fail_on = b""
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        self.events.append(event)
+        match event:
+            case Assigned():
+                for partition, resume in event.partitions.items():
+                    answered = resume.answered
+                    self._skip[partition] = set() if answered is None else set(answered.tolist())
+            case RequestsFetched():
+                return self._copy(event.requests)
+            case Produced():
+                partition, offsets = self._open.pop(event.token)
+                return [Settle(partition=partition, offsets=offsets)]
+            case Revoked():
+                self._open.clear()
+        return []
+
+    def _copy(self, requests: Requests) -> list[Effect]:
+        if self.fail_on and self.fail_on in requests.values:
+            raise RuntimeError("a bug")
+        effects: list[Effect] = []
+        for offset, value in zip(requests.offsets.tolist(), requests.values, strict=True):
+            if offset in self._skip[requests.partition]:
+                effects.append(Settle(partition=requests.partition, offsets=np.array([offset])))
+                continue
+            self._tokens += 1
+            self._open[self._tokens] = (requests.partition, np.array([offset]))
+            state = StateRecord(
+                route=f"{requests.partition}-{offset}", context=(value or b"").decode(), policy="", data={},
+                includes={}, partition=requests.partition,
+            )
+            effects.append(EmitSnapshot(token=self._tokens, state=state))
+        return effects
+
+    def next_deadline_ms(self) -> int | None:
+        return None
+
+    def commit_metadata(self, partition: int) -> str:
+        return '{"predictions": 0}'
+
+    @property
+    def idle(self) -> bool:
+        return not self._open
+
+
+def requests_of(chunk: Chunk) -> Event:
+    return RequestsFetched(
+        requests=Requests(
+            partition=chunk.at.partition, offsets=chunk.offsets, append_ms=chunk.append_ms, keys=chunk.keys,
+            values=chunk.values, headers=chunk.headers,
+        )
+    )
+
+
+def never(_message: object) -> Record:
+    raise AssertionError("not used here")
+
+
+def columns_never(_message: object) -> Columns:
+    raise AssertionError("not used here")
+
+
+ENCODERS = Encoders(
+    answers=columns_never, predictions=columns_never, dead_letters=columns_never, outcome=never, state=never,
+    forward=never,
+    snapshot=lambda state: Record(value=state.context.encode(), headers=(("ss-ref", state.route.encode()),)),
+)
+
+
+def service_on(log: MemoryLog, stage: CopyStage) -> tuple[RoleService, MemoryWriter, MemoryGroupReader]:
+    group = MemoryGroupReader(log, topic=TOPICS.requests, group="a.terminal")
+    writer = MemoryWriter(log)
+    role = Role(
+        name="copy", stage=stage, driving_kind="requests",
+        wiring=Wiring(driving=TOPICS.requests, events={TOPICS.requests: requests_of}),
+        plan=Plan(group="a.terminal", driving=TOPICS.requests, predictions=TOPICS.policy, commit_interval_ms=10),
+        topics=TOPICS, encoders=ENCODERS,
+    )
+    clients = Clients(
+        group=group, followed=None, scan=lambda: MemoryReader(log), lookups=MemoryLookups(log), writer=writer
+    )
+    return RoleService(role, clients, clock=BrokerClock(), metrics=RoleMetrics("copy", "a")), writer, group
+
+
+@asynccontextmanager
+async def running(service: RoleService) -> AsyncIterator[asyncio.Task[None]]:
+    serving = asyncio.Event()
+    task = asyncio.create_task(service.run(lambda _port: serving.set(), None))
+    try:
+        await asyncio.wait([task, asyncio.create_task(serving.wait())], return_when=asyncio.FIRST_COMPLETED)
+        yield task
+    finally:
+        service.request_stop()
+        await asyncio.wait([task])
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
+def put(log: MemoryLog, partition: int, *values: bytes) -> None:
+    log.append(At(TOPICS.requests, partition), Columns.of([Record(value=value) for value in values]))
+
+
+def written(log: MemoryLog) -> list[bytes | None]:
+    return [record.value for records in log.records(TOPICS.policy).values() for record in records]
+
+
+def committed(log: MemoryLog) -> dict[int, int]:
+    return {at.partition: c.offset for at, c in log.commits("a.terminal").items()}
+
+
+async def test_requests_are_answered_and_committed_after_their_acknowledgement() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 2))
+    service, writer, _ = service_on(log, CopyStage())
+    async with running(service):
+        writer.hold()
+        put(log, 0, b"x", b"y")
+        put(log, 1, b"z")
+        await until(lambda: len(written(log)) == 3)
+        assert committed(log).get(0, 0) == 0
+        writer.release()
+        await until(lambda: committed(log) == {0: 2, 1: 1})
+        assert service.not_ready() == []
+
+
+async def test_drain_finishes_what_is_open_and_commits() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    stage = CopyStage()
+    service, writer, _ = service_on(log, stage)
+    async with running(service) as task:
+        writer.hold()
+        put(log, 0, b"x")
+        await until(lambda: len(written(log)) == 1)
+        service.request_stop()
+        await until(lambda: any(isinstance(event, Drain) for event in stage.events))
+        assert not task.done()
+        writer.release()
+        await asyncio.wait_for(task, WAIT_S)
+    assert committed(log) == {0: 1}
+
+
+async def test_a_new_owner_skips_what_was_answered_and_not_committed() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    put(log, 0, b"x", b"y", b"z")
+    log.append(At(TOPICS.policy, 0), Columns.of([Record(value=b"y", headers=(("ss-ref", b"0-1"),))]))
+    service, _, _ = service_on(log, CopyStage())
+    async with running(service):
+        await until(lambda: committed(log) == {0: 3})
+    assert sorted(v or b"" for v in written(log)) == [b"x", b"y", b"z"]
+
+
+async def test_a_rebalance_hands_over_without_gap_or_double() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 4))
+    first, _, _ = service_on(log, CopyStage())
+    async with running(first):
+        for partition in range(4):
+            put(log, partition, *(b"%d-%d" % (partition, i) for i in range(20)))
+        second, _, _ = service_on(log, CopyStage())
+        async with running(second):
+            for partition in range(4):
+                put(log, partition, *(b"%d-%d" % (partition, i) for i in range(20, 40)))
+            await until(lambda: committed(log) == dict.fromkeys(range(4), 40))
+            assert len(first.loop.ledgers) == 2
+    assert sorted(v or b"" for v in written(log)) == sorted(b"%d-%d" % (p, i) for p in range(4) for i in range(40))
+
+
+async def test_a_bug_in_the_stage_stops_the_process_with_its_name() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    stage = CopyStage()
+    stage.fail_on = b"bad"
+    service, _, _ = service_on(log, stage)
+    async with running(service) as task:
+        put(log, 0, b"bad")
+        await asyncio.wait([task], timeout=WAIT_S)
+        with pytest.raises(StreamserveError, match=r"part 'loop' died .*a bug"):
+            task.result()
+
+
+async def test_offsets_below_the_start_of_the_log_begin_at_its_start() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    put(log, 0, b"a", b"b", b"c", b"d")
+    log.delete_before(At(TOPICS.requests, 0), 2)
+    service, _, _ = service_on(log, CopyStage())
+    async with running(service):
+        await until(lambda: committed(log) == {0: 4})
+    assert written(log) == [b"c", b"d"]

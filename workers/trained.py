@@ -1,0 +1,44 @@
+"""Train once, keep in the cache: what the example models share."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import sklearn
+import skops.io
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+
+from streamserve.datasets import MNIST_SHA256, cache_folder, split
+
+logger = logging.getLogger(__name__)
+
+
+def trained(name: str, estimator: Any, trusted: tuple[str, ...] = ()) -> Any:
+    """The estimator fitted on MNIST's training images: read from the cache, or trained now and kept there.
+
+    Rows are `[784]` float64 pixels of 0-255, labels int64 digits. `trusted`: what skops would not read
+    from a stranger's file. Raises `DatasetError` where MNIST cannot be had.
+    """
+    file = model_file(name, str(sorted(estimator.get_params().items(), key=str)), sklearn.__version__, "skops")
+    if not file.is_file():
+        logger.info("training %s", name)
+        data = split()
+        with warnings.catch_warnings(), threadpool_limits(1):  # more threads are slower where others work, too
+            warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early on purpose
+            estimator.fit(data.train_images.astype(float), data.train_labels)
+        part = file.with_name(f"{file.name}.{os.getpid()}.part")
+        skops.io.dump(estimator, part)
+        part.replace(file)
+    return skops.io.load(file, trusted=list(trusted))
+
+
+def model_file(name: str, settings: str, version: str, suffix: str) -> Path:
+    """Where a trained model is kept: another setting, framework version or data set gives another name."""
+    key = hashlib.sha256("\n".join([settings, version, MNIST_SHA256]).encode()).hexdigest()[:12]
+    return cache_folder("models") / f"{name}-{key}.{suffix}"
