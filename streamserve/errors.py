@@ -3,6 +3,8 @@
     StreamserveError
     ├── ConfigError            the config file, an environment variable or a flag is wrong
     ├── ModelError             a model cannot be loaded, warmed or run as configured
+    ├── RowError               a model refuses one row of a batch (raised by model code: `streamserve.runtimes`)
+    ├── DatasetError           an example data set cannot be had (`streamserve.datasets`)
     ├── BrokerError            no broker answers, or ours cannot be started
     ├── TopicsDiffer           the broker's topics are not those that the app declares
     ├── ContractError          a record of ours has a version or a shape that this code cannot read

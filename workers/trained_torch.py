@@ -38,6 +38,7 @@ def _fit(network: nn.Module) -> None:
     images, labels = torch.from_numpy(data.train_images).float(), torch.from_numpy(data.train_labels)
     optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
     loss = nn.CrossEntropyLoss()
+    torch.set_num_threads(1)  # more are slower where others work, too
     network.train()
     for _ in range(EPOCHS):
         for rows in torch.randperm(len(images)).split(ROWS_A_STEP):

@@ -96,8 +96,8 @@ def _section(name: str, node: schema.Node) -> str:
 def _policies() -> Iterator[str]:
     yield (
         "### `policy`\n\n"
-        'A name (`policy = "static"`) or a table (`policy = { name = "hedge", eta = 0.3 }`). Another package adds a policy '
-        "with an entry point of the group `streamserve.policies`; then its name and options are allowed here too.\n"
+        'A name (`policy = "static"`) or a table (`policy = { name = "hedge", eta = 0.3 }`). Another package adds\n'
+        "a policy with an entry point of the group `streamserve.policies`; then its name and options are allowed too.\n"
     )
     for name in BUILT_IN:
         node = schema.node_at(("routes", "NAME", "policy"), name) or {}

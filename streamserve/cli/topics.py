@@ -51,7 +51,9 @@ def plan(config: Config, bootstrap_servers: Servers = None, as_json: AsJson = Fa
         _print_json(topics, differences=found)
     else:
         for difference in found:
-            typer.echo(f"{_TO_DO[difference.repair]:8} {difference}")
+            typer.echo(f"{difference.repair:8} {difference}")
+        for advice in dict.fromkeys(difference.advice for difference in found if difference.advice):
+            typer.echo(advice)
         if not found:
             typer.echo(f"Nothing to do: all {len(topics)} topics are as declared.")
     if found:
@@ -68,11 +70,9 @@ def check(config: Config, bootstrap_servers: Servers = None, as_json: AsJson = F
             raise typer.Exit(TopicsDiffer.exit_code)
         return
     if found:
-        raise TopicsDiffer(admin.explain(found, address, str(config)))
+        there = f" --bootstrap-servers {bootstrap_servers}" if bootstrap_servers else ""
+        raise TopicsDiffer(admin.explain(found, address, f"{config}{there}"))
     typer.echo(f"All {len(topics)} topics are as declared.")
-
-
-_TO_DO = {Repair.CREATE: "create", Repair.ALTER: "alter", Repair.BY_HAND: "by hand"}
 
 
 def _ask(

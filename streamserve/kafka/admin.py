@@ -28,7 +28,7 @@ from aiokafka.protocol.types import Array, Boolean, Int8, Int16, Int32, Schema, 
 from streamserve.errors import BrokerError, TopicsDiffer
 from streamserve.settings import Settings
 from streamserve.topics.catalogue import Topic, catalogue
-from streamserve.topics.comparison import Difference, FoundTopic, Repair, differences
+from streamserve.topics.comparison import Difference, FoundTopic, Repair, differences, listed
 
 ClientOptions = Mapping[str, Any]
 """Keyword arguments of an aiokafka client but its address: see `security.connection_options`."""
@@ -168,7 +168,7 @@ async def declared_topics(
 
 
 def _listing(head: str, found: Sequence[Difference]) -> str:
-    return "\n".join([head, *(f"  {difference}" for difference in found)])
+    return "\n  ".join([head, *listed(found)])
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -43,6 +43,8 @@ METADATA_MAX_AGE_MS = 10_000
 #: How long the group waits for a member that does not give up its partitions.
 REBALANCE_TIMEOUT_MS = 10_000
 _STOP_S = 3.0
+_ATTEMPTS = 20
+_ATTEMPT_S = 0.1
 _LOST = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError, IllegalStateError)
 _columns = attrgetter("offset", "timestamp", "key", "value", "headers")
 
@@ -228,7 +230,8 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         self._reader._repaired.clear()
-        await self._revoked(frozenset(At(tp.topic, tp.partition) for tp in revoked))
+        if revoked:
+            await self._revoked(frozenset(At(tp.topic, tp.partition) for tp in revoked))
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         self._reader._live.pause(*assigned)
@@ -287,6 +290,18 @@ class KafkaGroupReader(_Reading):
         return True
 
 
+async def _persistently(ask: Callable[[], Awaitable[Any]], what: str) -> Any:
+    """Ask again while the broker says that it will know soon (a coordinator moves, a leader is elected)."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return await ask()
+        except (KafkaError, TimeoutError) as error:
+            if attempt == _ATTEMPTS - 1 or not getattr(error, "retriable", False):
+                raise BrokerError(f"{what} failed: {error!r}") from error
+            await asyncio.sleep(_ATTEMPT_S)
+    raise BrokerError(f"{what} failed")
+
+
 class KafkaLookups:
     """`LogLookups` on Kafka."""
 
@@ -320,20 +335,17 @@ class KafkaLookups:
             raise BrokerError("look-ups were not started")
         wanted = [TopicPartition(at.topic, at.partition) for at in partitions]
         ask = self._consumer.end_offsets if end else self._consumer.beginning_offsets
-        try:
-            found = await ask(wanted)
-        except KafkaError as error:
-            raise BrokerError(f"asking for offsets failed: {error!r}") from error
+        found = await _persistently(lambda: ask(wanted), "asking for offsets")
         return {At(tp.topic, tp.partition): offset for tp, offset in found.items()}
 
     async def committed(self, group: str, partitions: Collection[At]) -> dict[At, Committed]:
-        if self._admin is None:
+        admin = self._admin
+        if admin is None:
             raise BrokerError("look-ups were not started")
         wanted = [TopicPartition(at.topic, at.partition) for at in partitions]
-        try:
-            found = await self._admin.list_consumer_group_offsets(group, partitions=wanted)
-        except KafkaError as error:
-            raise BrokerError(f"reading the commits of group {group} failed: {error!r}") from error
+        found = await _persistently(
+            lambda: admin.list_consumer_group_offsets(group, partitions=wanted), f"reading the commits of group {group}"
+        )
         return {
             At(tp.topic, tp.partition): Committed(offset=c.offset, metadata=c.metadata or "")
             for tp, c in found.items()

@@ -116,17 +116,24 @@ class KafkaWriter:
         while lane:
             send = lane[0]
             keys, values, headers = send.records.keys, send.records.values, send.records.headers
-            taken, n = send.taken, len(values)
+            taken, n, held = send.taken, len(values), builder.record_count()
             while taken < n:
-                value = values[taken]
-                if value is not None and self._too_large(keys[taken], value, headers[taken]):
+                value, head = values[taken], headers[taken]
+                if value is not None and self._too_large(keys[taken], value, head):
                     send.error = f"a record of {len(value)} bytes is larger than the topic takes"
                     taken = n
                     break
-                if append(timestamp=None, key=keys[taken], value=value, headers=headers[taken]) is None:
+                if type(head) is not list:  # what the client's builder insists on
+                    head = list(head)
+                try:
+                    full = append(timestamp=None, key=keys[taken], value=value, headers=head) is None
+                except (TypeError, ValueError) as error:  # bytes that are none, a header name with a lone surrogate
+                    send.error, taken = f"a record cannot be written: {error}", n
+                    break
+                if full:
                     break
                 taken += 1
-            if taken > send.taken and builder.record_count():
+            if builder.record_count() > held:
                 send.waiting += 1
                 sends.append(send)
             send.taken = taken

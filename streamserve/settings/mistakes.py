@@ -51,14 +51,14 @@ class Source:
         )
 
     def _variable(self, path: KeyPath) -> str | None:
-        """The variable that gave what is at the path or above it; where the file has nothing there, what is below."""
+        """The variable that gave what is at the path; where only variables made the table around it, one of them."""
         variables: dict[KeyPath, str] = {(*inner,): name for inner, name in self.variables.items()}
-        for length in range(len(path), 0, -1):
+        for length in range(1, len(path) + 1):
             if path[:length] in variables:
                 return variables[path[:length]]
-            if path[:length] in self.lines:
-                return None
-        return next((name for inner, name in variables.items() if inner[: len(path)] == path), None)
+        in_file = next((length for length in range(len(path), 0, -1) if path[:length] in self.lines), 0)
+        table = path[: in_file + 1]
+        return next((name for inner, name in variables.items() if inner[: len(table)] == table), None)
 
 
 def dotted(path: KeyPath) -> str:

@@ -116,7 +116,7 @@ class BrokerSettings(_Section):
         json_schema_extra={WORDS: "`host:port`, several with commas"},
     )
     nodes: Literal[1, 3] = Field(default=1, description="Brokers of our own Kafka.")
-    client: ClientSettings = Field(default=ClientSettings(), description="Security settings.")
+    client: ClientSettings = ClientSettings()
 
 
 class GroupSettings(_Section):
@@ -214,9 +214,11 @@ class LearnSettings(_Section):
     )
     processes: Int = Field(default=1, ge=1, le=256, description="Learner processes that `streamserve up` starts.")
     publish_every_outcomes: Int = Field(
-        default=100, ge=1, description="A changed state is published after so many outcomes,"
+        default=100, ge=1, description="A changed state is published after so many outcomes"
     )
-    publish_every_ms: Int = Field(default=250, ge=10, le=60_000, description="or after this time, whichever is first.")
+    publish_every_ms: Int = Field(
+        default=250, ge=10, le=60_000, description="... or after this time, whichever is first."
+    )
 
 
 class AggregatorSettings(_Section):

@@ -35,7 +35,7 @@ class HedgePolicy(_Policy):
     half_life_events: Float | None = Field(
         default=None,
         gt=0,
-        description="After this many outcomes a past loss counts half; left out: the policy's default.",
+        description="After this many outcomes a past loss counts half.",
     )
 
 
@@ -53,7 +53,7 @@ class Exp3Policy(_Policy):
     half_life_events: Float | None = Field(
         default=None,
         gt=0,
-        description="After this many outcomes a past loss counts half; left out: the policy's default.",
+        description="After this many outcomes a past loss counts half; left out: nothing is forgotten.",
     )
 
 

@@ -105,6 +105,7 @@ def _number(node: Node, noun: str) -> str:
     limits = [
         f"above {_digits(above)}" if above is not None else "",
         f"from {_digits(low)}" if low is not None else "",
+        "on" if low is not None and high is None and below is None else "",
         f"up to {_digits(high)}" if high is not None else "",
         f"and below {_digits(below)}" if below is not None else "",
     ]

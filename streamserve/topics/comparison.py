@@ -6,7 +6,7 @@ difference. What changes the meaning of a topic (partitions, cleanup, timestamp 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -51,8 +51,13 @@ class Difference:
     def __str__(self) -> str:
         if self.what == "missing":
             return f"{self.topic}: missing"
-        words = f"{self.topic}: {self.what} is {self.found}, declared is {self.declared}"
-        return f"{words}. {self.advice}" if self.advice else words
+        return f"{self.topic}: {self.what} is {self.found}, declared is {self.declared}"
+
+
+def listed(found: Iterable[Difference]) -> list[str]:
+    """A line for each difference, then each piece of advice once."""
+    some = list(found)
+    return [*(str(difference) for difference in some), *dict.fromkeys(one.advice for one in some if one.advice)]
 
 
 def differences(
@@ -104,7 +109,7 @@ def _layout(topic: Topic, found: FoundTopic) -> Iterator[Difference]:
             repair=Repair.BY_HAND,
             advice=(
                 "Kafka's own kafka-reassign-partitions adds replicas; "
-                f"or set `[app] replication = {found.replication}` in the config"
+                f"or set `[app] replication = {found.replication}` in the config."
             ),
         )
 
@@ -112,10 +117,10 @@ def _layout(topic: Topic, found: FoundTopic) -> Iterator[Difference]:
 def _partition_advice(declared: int, found: int) -> str:
     set_it = f"set `[app] partitions = {found}` in the config, if the app's other topics have {found} too"
     if found > declared:
-        return f"Kafka cannot take partitions away: {set_it}"
+        return f"Kafka cannot take partitions away: {set_it}."
     return (
         "Adding partitions moves keys, so that open requests and learnt states no longer meet their records: "
-        f"{set_it}, or give the app a new name"
+        f"{set_it}, or give the app a new name."
     )
 
 

@@ -94,7 +94,9 @@ class OutputTensor(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: Annotated[str, Meta(description="`label`, `probabilities` or `member.<name@version>`.")]
     shape: Annotated[list[Count], Meta(min_length=1, description="Rows first, in the order of the request's rows.")]
     datatype: Datatype
-    data: Annotated[list[Any], Meta(description="The values, flat in row-major order; null for a number that JSON lacks.")]
+    data: Annotated[
+        list[Any], Meta(description="The values, flat in row-major order; null for a number that JSON lacks.")
+    ]
 
 
 class PredictionParameters(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from streamserve.topics import Kind, Topic, catalogue
-from streamserve.topics.comparison import FoundTopic, Repair, differences
+from streamserve.topics.comparison import FoundTopic, Repair, differences, listed
 
 TOPICS = catalogue("digits", 4, 3)
 REQUESTS = "digits.requests.v1"
@@ -98,7 +98,8 @@ def test_another_number_of_partitions_is_for_a_person_to_mend(partitions: int, w
     found[REQUESTS] = replace(found[REQUESTS], partitions=partitions)
     (difference,) = differences(TOPICS, found)
     assert difference.repair is Repair.BY_HAND
-    assert str(difference).startswith(f"{REQUESTS}: partitions is {partitions}, declared is 4. {words}")
+    assert str(difference) == f"{REQUESTS}: partitions is {partitions}, declared is 4"
+    assert difference.advice.startswith(words)
 
 
 def test_fewer_replicas_are_for_a_person_to_mend_and_more_are_welcome() -> None:
@@ -108,7 +109,14 @@ def test_fewer_replicas_are_for_a_person_to_mend_and_more_are_welcome() -> None:
     found[REQUESTS] = replace(found[REQUESTS], replication=2)
     (difference,) = differences(TOPICS, found)
     assert (difference.what, difference.repair) == ("replication", Repair.BY_HAND)
-    assert "kafka-reassign-partitions" in str(difference)
+    assert "kafka-reassign-partitions" in difference.advice
+
+
+def test_advice_that_holds_for_many_is_given_once() -> None:
+    found = {name: replace(topic, partitions=2) for name, topic in as_declared().items()}
+    lines = listed(differences(TOPICS, found))
+    assert len(lines) == len(TOPICS) + 1
+    assert lines[-1].startswith("Adding partitions moves keys")
 
 
 def test_every_kind_is_compared() -> None:

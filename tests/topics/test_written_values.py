@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from streamserve.core.messages import PROBABILITY_ONE, AnyArray, Choice, MemberOutput, Predictions
+from streamserve.core.messages import PROBABILITY_ONE, AnyArray, Choice, DeadLetters, MemberOutput, Predictions
 from streamserve.core.reasons import Missing, Outcome, Reason
+from streamserve.core.records import Decision, OutcomeRecord, StateRecord
+from streamserve.kafka.codecs import raw, refs
+from streamserve.kafka.codecs.dead_letters import encode_dead_letters
+from streamserve.kafka.codecs.learning import encode_epoch, encode_outcome, encode_snapshot
 from streamserve.kafka.codecs.predictions import encode_predictions
 from streamserve.topics import Kind, spec_of
 from streamserve.topics.schemas import schema
@@ -76,15 +81,85 @@ def predictions(labels: AnyArray | None, *, probabilities: bool = False) -> Pred
 )
 @pytest.mark.parametrize("probabilities", [False, True])
 def test_a_written_prediction_is_as_published(labels: AnyArray | None, probabilities: bool) -> None:
-    strict = schema(Kind.PREDICTIONS)
-    for definition in strict["$defs"].values():
-        definition["additionalProperties"] = False  # a field that we write is a field that we declare
     always = {header.name for header in spec_of(Kind.PREDICTIONS).headers if header.always}
     declared = {header.name for header in spec_of(Kind.PREDICTIONS).headers}
     records = encode_predictions(predictions(labels, probabilities=probabilities and labels is not None))
     for value, headers in zip(records.values, records.headers, strict=True):
-        Draft202012Validator(strict).validate(json.loads(value))
+        strictly(Kind.PREDICTIONS, value)
         decoded = msgspec.json.decode(value, type=PredictionValue)
         assert decoded.model_name == "fraud"
         names = {name for name, _ in headers}
         assert always <= names <= declared
+
+
+STATE = StateRecord(
+    route="fraud", context="", policy="hedge", data={"w": [0.5]}, includes={0: 7, 3: 0}, partition=3, previous=-1
+)
+OUTCOME = OutcomeRecord(
+    to_partition=1,
+    route="fraud",
+    context="",
+    ref=(3, 7),
+    decision=Decision(
+        id="a",
+        route="fraud",
+        outcome="ok",
+        epoch=-1,
+        probability=0.25,
+        off_epoch=False,
+        chosen=MODELS,
+        label=[0, 1],
+        members={"linear@1": [0, 1]},
+        rows=2,
+    ),
+    feedback=(2, 9),
+    feedback_ms=1_000,
+    label=None,
+    has_label=True,
+    losses={"linear@1": 0.5},
+)
+
+
+def strictly(kind: Kind, value: bytes) -> None:
+    """Hold a written value against the schema; a field that we write is a field that we declare."""
+    strict = schema(kind)
+    for definition in strict["$defs"].values():
+        definition["additionalProperties"] = False
+    Draft202012Validator(strict).validate(json.loads(value))
+
+
+@pytest.mark.parametrize("outcome", [OUTCOME, replace(OUTCOME, has_label=False, reward=0.5, losses={}, primary=False)])
+def test_a_written_outcome_is_as_published(outcome: OutcomeRecord) -> None:
+    strictly(Kind.OUTCOMES, encode_outcome(outcome))
+
+
+def test_a_written_state_is_as_published() -> None:
+    strictly(Kind.EPOCHS, encode_epoch(STATE))
+    strictly(Kind.POLICY, encode_snapshot(replace(STATE, epoch=4, append_ms=1_000, covers=4)))
+
+
+@pytest.mark.parametrize("size", [3, 100_000])
+def test_a_dead_letter_has_the_published_headers(size: int) -> None:
+    letters = DeadLetters(
+        source="requests",
+        partition=0,
+        offsets=np.array([5]),
+        append_ms=np.array([1_000]),
+        keys=[None],
+        values=[b"x" * size],
+        headers=[[("mine", b"kept")]],
+        reasons=["not_json"],
+        details=["it is no JSON"],
+        stage="worker",
+    )
+    (headers,) = encode_dead_letters(letters, "fraud.requests.v1").headers
+    names = {name for name, _ in headers} - {"mine"}
+    declared = {header.name: header.always for header in spec_of(Kind.DLQ).headers}
+    assert {name for name, always in declared.items() if always} <= names <= set(declared)
+
+
+def test_request_headers_that_are_read_are_declared() -> None:
+    declared = {header.name for header in spec_of(Kind.REQUESTS).headers}
+    assert {"ss-route", "ss-deadline-ms", "mlserver-model", "ce_id", refs.TRACE_HEADER} <= declared
+    assert {raw.DTYPE_HEADER, raw.SHAPE_HEADER} <= declared
+    assert {refs.REF_HEADER, refs.ORIGIN_HEADER} == {header.name for header in spec_of(Kind.FEEDBACK).headers}

@@ -1,0 +1,59 @@
+# Everything a checkout needs, from nothing. `make setup` needs a package registry once; nothing after it does.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check -q
+export PYTHONWARNINGS ?= default
+
+.PHONY: help setup demo test test-fast check format bench clean-data
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt -e '.[broker,sklearn,onnx,learn,dev]'
+	touch $@
+
+$(VENV)/.torch: $(VENV)/.base
+	$(PIP) install -c constraints.txt -e '.[torch]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.base
+	$(PIP) install -c constraints.txt -e '.[bench]'
+	touch $@
+
+setup: $(VENV)/.base  ## install, fetch Kafka's jars and the data sets, train the example models
+	$(BIN)/python -m streamserve.kafka.brokers.preparation
+	$(BIN)/python -m workers.train
+
+demo: setup  ## real images through a real Kafka: models break, the system learns around it (DEMO_SECONDS=90)
+	$(BIN)/python -m examples.demo --seconds $${DEMO_SECONDS:-90}
+
+test: setup $(VENV)/.torch  ## every test, with a real broker and torch
+	$(BIN)/python -m workers.train
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.base  ## the tests that need neither broker nor torch
+	$(BIN)/python -m pytest -m 'not broker and not torch and not slow'
+
+check: $(VENV)/.base  ## format, lint, types, import contracts, generated files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m streamserve.cli.reference --check
+	$(BIN)/python -m streamserve.topics.publish --check topics
+
+format: $(VENV)/.base  ## rewrite the sources as `check` wants them, and the generated files
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/python -m streamserve.cli.reference
+	$(BIN)/python -m streamserve.topics.publish topics
+
+bench: setup $(VENV)/.bench  ## throughput, CPU and latency beside a hand-written loop and Bytewax
+	$(BIN)/python -m benchmarks.tabular
+
+clean-data:  ## wipe the broker's data, caches and results that this project keeps outside the checkout
+	$(BIN)/streamserve broker stop || true
+	rm -rf "$${STREAMSERVE_STATE:-$$HOME/.local/state/streamserve}" "$${STREAMSERVE_CACHE:-$$HOME/.cache/streamserve}" results

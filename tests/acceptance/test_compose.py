@@ -1,0 +1,137 @@
+"""The Dockerfile and the compose file, checked without an engine; each service's exact command runs as a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from streamserve.kafka.brokers.jars import KAFKA_VERSION
+from streamserve.settings import load_settings
+
+if TYPE_CHECKING:
+    from streamserve.testing.broker_fixture import BrokerForTests
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = [name for name in SERVICES if name != "broker"]
+ROLES = [name for name in OURS if name != "topics"]
+BROKER_VARIABLE = "STREAMSERVE_BROKER__BOOTSTRAP_SERVERS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalService:
+    """A service of the compose file as a process of this machine: for `subprocess`, in the folder `ROOT`."""
+
+    command: list[str]
+    environment: dict[str, str]
+
+
+def local_service(name: str, bootstrap_servers: str) -> LocalService:
+    """The service's exact command with this interpreter, and its environment with another broker's address."""
+    service = SERVICES[name]
+    program, *arguments = service["command"]
+    assert program == "streamserve"
+    environment = {**os.environ, **service["environment"], BROKER_VARIABLE: bootstrap_servers}
+    return LocalService(command=[sys.executable, "-m", "streamserve.cli", *arguments], environment=environment)
+
+
+def test_every_role_of_the_example_is_a_service() -> None:
+    config = load_settings(ROOT / "examples" / "split.toml")
+    commands = {tuple(SERVICES[name]["command"]) for name in ROLES}
+    workers = {("streamserve", "worker", "examples/split.toml", "--pool", pool) for pool in config.pools}
+    others = {("streamserve", role, "examples/split.toml") for role in ("aggregate", "learn")}
+    assert commands == workers | others
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_service_runs_an_existing_command_on_an_existing_config(name: str) -> None:
+    program, *arguments = SERVICES[name]["command"]
+    assert program == "streamserve"
+    config = next(argument for argument in arguments if argument.endswith(".toml"))
+    assert (ROOT / config).is_file()
+    words = arguments[: arguments.index(config)]
+    run = subprocess.run(
+        [sys.executable, "-m", "streamserve.cli", *words, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+    )
+    assert run.returncode == 0, run.stderr
+    assert all(option in run.stdout for option in arguments if option.startswith("--"))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_service_speaks_to_the_broker_inside_and_waits_for_what_it_needs(name: str) -> None:
+    service = SERVICES[name]
+    listeners = dict(
+        item.split("://") for item in SERVICES["broker"]["environment"]["KAFKA_ADVERTISED_LISTENERS"].split(",")
+    )
+    assert service["environment"][BROKER_VARIABLE] == listeners["INTERNAL"]
+    needs = {"broker": "service_healthy"} if name == "topics" else {"topics": "service_completed_successfully"}
+    assert {other: how["condition"] for other, how in service["depends_on"].items()} == needs
+
+
+def test_the_broker_is_the_version_that_we_start_ourselves_and_hangs_together() -> None:
+    broker = SERVICES["broker"]
+    assert broker["image"] == f"apache/kafka:{KAFKA_VERSION}"
+    settings = broker["environment"]
+    listeners = dict(item.split("://") for item in settings["KAFKA_LISTENERS"].split(","))
+    advertised = dict(item.split("://") for item in settings["KAFKA_ADVERTISED_LISTENERS"].split(","))
+    protocols = dict(item.split(":") for item in settings["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
+    assert set(protocols) == set(listeners)
+    assert set(advertised) == set(listeners) - {settings["KAFKA_CONTROLLER_LISTENER_NAMES"]}
+    assert settings["KAFKA_INTER_BROKER_LISTENER_NAME"] in advertised
+    assert broker["ports"] == ["127.0.0.1:9092:9092"]
+    assert advertised["HOST"] == "localhost:9092"
+    assert int(settings["KAFKA_MESSAGE_MAX_BYTES"]) > 8 * 1024 * 1024
+    assert all(isinstance(value, str) for value in settings.values())
+    assert broker["healthcheck"]["test"][-1] == advertised["INTERNAL"]
+
+
+def test_named_volumes_are_declared() -> None:
+    used = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+    assert used == set(COMPOSE["volumes"])
+
+
+def test_the_image_is_built_from_what_is_in_the_repository() -> None:
+    text = (ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    assert [line[1] for line in lines if line[0] == "FROM"] == ["python:3.11-slim", "python:3.11-slim"]
+    copied = [word for line in lines if line[0] == "COPY" and "--from=build" not in line for word in line[1:-1]]
+    sources = [word for word in copied if not word.startswith("--") and "[" not in word]
+    assert sources
+    assert [word for word in sources if not (ROOT / word).exists()] == []
+    (extras,) = re.findall(r"\.whl\)\[([a-z,]+)\]", text)
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert set(extras.split(",")) <= set(declared)
+    assert ["USER", "streamserve"] in lines
+
+
+@pytest.mark.broker
+def test_the_topics_service_s_exact_command_makes_the_topics(broker: BrokerForTests) -> None:
+    service = local_service("topics", broker.bootstrap_servers)
+    run = subprocess.run(
+        service.command,
+        env=service.environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    check = [*service.command[:-2], "check", service.command[-1]]
+    again = subprocess.run(check, env=service.environment, cwd=ROOT, capture_output=True, timeout=60, check=False)
+    assert again.returncode == 0
