@@ -8,8 +8,10 @@ nodes of our own, one per module).
 
 from __future__ import annotations
 
+import gc
 import importlib
 import time
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -24,9 +26,12 @@ from streamserve.kafka.brokers.probe import live_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
 _IMAGE = f"apache/kafka:{KAFKA_VERSION}"
+_KINDS = ("own", "testcontainers")
 _CONTAINER_TIMEOUT_S = 120.0
+_ENGINE_TIMEOUT_S = 5
 _LOOK_AGAIN_S = 0.1
 
 
@@ -49,6 +54,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a `--broker` that means nothing, before any test runs."""
+    wanted = str(config.getoption("--broker"))
+    if wanted not in _KINDS and ":" not in wanted:
+        message = f"--broker={wanted}: use own, testcontainers, or the HOST:PORT of a running broker"
+        raise pytest.UsageError(message)
+
+
 @pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerForTests]:
     """A real broker for the whole session; tests keep apart by topic names."""
@@ -60,11 +73,8 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     elif wanted == "testcontainers":
         with _container() as address:
             yield BrokerForTests(bootstrap_servers=address, kind="testcontainers")
-    elif ":" in wanted:
-        yield BrokerForTests(bootstrap_servers=wanted, kind="address")
     else:
-        message = f"--broker={wanted}: use own, testcontainers, or the HOST:PORT of a running broker"
-        raise pytest.UsageError(message)
+        yield BrokerForTests(bootstrap_servers=wanted, kind="address")
 
 
 @pytest.fixture(scope="module")
@@ -128,11 +138,25 @@ def _skip_without_engine() -> None:
         importlib.import_module("testcontainers.core.container")
     except ImportError as failure:
         pytest.skip(f"--broker=testcontainers: {failure.name} is not installed")
+    with warnings.catch_warnings():
+        # Docker's client leaves its socket to the garbage collector when nobody answers.
+        warnings.simplefilter("ignore", ResourceWarning)
+        trouble = _engine_trouble(docker)
+        gc.collect()
+    if trouble:
+        pytest.skip(f"--broker=testcontainers: no Docker engine answers ({trouble})")
+
+
+def _engine_trouble(docker: ModuleType) -> str:
+    """Why no engine can be used; empty when one answers."""
     try:
-        client = docker.from_env(timeout=5)
-        try:
-            client.ping()
-        finally:
-            client.close()
+        client = docker.from_env(timeout=_ENGINE_TIMEOUT_S)
     except (OSError, docker.errors.DockerException) as failure:
-        pytest.skip(f"--broker=testcontainers: no Docker engine answers ({failure})")
+        return str(failure)
+    try:
+        client.ping()
+    except (OSError, docker.errors.DockerException) as failure:
+        return str(failure)
+    finally:
+        client.close()
+    return ""
