@@ -24,7 +24,7 @@ $(VENV)/.bench: $(VENV)/.base
 	touch $@
 
 setup: $(VENV)/.base  ## install, fetch Kafka's jars and the data sets, train the example models
-	$(BIN)/python -m streamserve.kafka.brokers.preparation
+	$(BIN)/streamserve broker prepare
 	$(BIN)/python -m workers.train
 
 demo: setup  ## real images through a real Kafka: models break, the system learns around it (DEMO_SECONDS=90)

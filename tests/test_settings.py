@@ -122,6 +122,9 @@ def test_fused_is_one_pool_that_hosts_everything(fused: str, pools: str, expecte
 # --- mistakes: old text, new text, where, what is told ---
 
 MISTAKES = [
+    ("[app]", "[APP]", "[APP]", 'unknown section "APP"', 'did you mean "app"?'),
+    ('batching = "auto"', "trust_pickle = 1", "trust_pickle", "trust_pickle = 1 is not possible", "true or false"),
+    ('batching = "auto"', 'trust_pickle = "yes"', "trust_pickle", 'trust_pickle = "yes" is not', "true or false"),
     (
         "partitions = 4",
         "partitons = 4",

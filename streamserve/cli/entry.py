@@ -32,6 +32,9 @@ COMMANDS = {
     "init": Lazy("init", "init", "Write a project that serves at once."),
     "topics": Lazy("topics", "app", "The app's topics on its Kafka: create, plan, check."),
     "broker": Lazy("broker", "app", "A real Kafka of our own: start, stop, status."),
+    "worker": Lazy("roles", "worker", "One worker process of a pool."),
+    "aggregate": Lazy("roles", "aggregate", "One aggregator process."),
+    "learn": Lazy("roles", "learn", "One learner process."),
 }
 
 

@@ -286,6 +286,10 @@ class Answering:
 
     def _failed(self, desk: Desk, batch: Batch, words: str) -> Iterator[Answered]:
         """A call raised: halve it until the bad requests stand alone; give up if it is the model that is bad."""
+        if len(batch) > 1 and desk.taken_for_bad():
+            desk.calls_failed_in_row += 1
+            yield from self._refuse(desk, batch, Missing.MODEL_ERROR, words)
+            return
         if len(batch) > 1:
             half = len(batch) // 2
             for part in (np.arange(half, len(batch)), np.arange(half)):

@@ -17,6 +17,7 @@ from streamserve.core.table import Table
 SUSPECTS_LIMIT = 4
 #: Calls that failed whole, one after the other: from then on the model is taken to be bad.
 FAILED_CALLS_LIMIT = 2
+BISECT_EVERY = 16
 RETRY_HALVING_MS = 1000.0
 
 
@@ -108,6 +109,11 @@ class Desk:
         if self._last_call_ms is not None:
             predicted *= 0.5 ** ((now_ms - self._last_call_ms) / RETRY_HALVING_MS)
         return now_ms + guard_ms + predicted
+
+    def taken_for_bad(self) -> bool:
+        """So many calls failed whole that the next one need not be taken apart; now and then one is, to be fair."""
+        failed = self.calls_failed_in_row
+        return failed > FAILED_CALLS_LIMIT and failed % BISECT_EVERY != 0
 
     def called(self, now_ms: int) -> None:
         """A call has begun or ended."""

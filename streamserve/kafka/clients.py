@@ -81,8 +81,6 @@ async def _stopped(client: Any) -> None:
 def chunk_of(at: At, records: list[Any], next_offset: int) -> Chunk:
     """Columns of aiokafka's records of one partition."""
     offsets, stamps, keys, values, headers = zip(*map(_columns, records), strict=True)
-    if any(headers):  # a header's value may be null on the wire; for us it is empty
-        headers = tuple(h if None not in [v for _, v in h] else tuple((k, v or b"") for k, v in h) for h in headers)
     return Chunk(
         at=at,
         offsets=np.array(offsets, np.int64),

@@ -12,12 +12,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from streamserve.core.effects import Effect
 from streamserve.core.events import Assigned, Drain, Event, Resume, Revoked, Tick
 from streamserve.core.ledger import Ledger
+from streamserve.core.messages import DeadLetters
 from streamserve.core.stage import Stage
 from streamserve.errors import ShuttingDown
 from streamserve.kafka.clock import BrokerClock
@@ -35,6 +36,10 @@ _FETCH_TIMEOUT_MS = 1_000
 _LEAST_WAIT_MS = 1.0
 
 
+Reject = Callable[[DeadLetters], None]
+"""Takes records of the driving topic that cannot be used: they are written to the dead letters, then settled."""
+
+
 class Source(Protocol):
     """What both kinds of reader offer to a drain task."""
 
@@ -48,6 +53,8 @@ class Wiring:
     driving: str
     events: Mapping[str, Callable[[Chunk], Event | None]]
     """Topic -> event of one chunk; None where nothing in it concerns the stage."""
+    rejecting: Mapping[str, Callable[[Chunk, Reject], Event]] = field(default_factory=dict)
+    """The same for topics of which some records are dead letters before the stage sees them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +85,7 @@ class StageLoop:
         self._metrics = metrics
         self._limits = limits
         self._perform: Callable[[Effect], None] | None = None
+        self._reject: Reject = _cannot_reject
         self._inbox: deque[Chunk | Event] = deque()
         self._queued_records = 0
         self._posted = 0
@@ -95,9 +103,10 @@ class StageLoop:
         """False: this process has not heard from its group for too long; nothing is handled until it has."""
         self.turned_at_ms = clock.monotonic_ms()
 
-    def performs(self, perform: Callable[[Effect], None]) -> None:
+    def performs(self, perform: Callable[[Effect], None], reject: Reject) -> None:
         """Who does the effects; set before `run`."""
         self._perform = perform
+        self._reject = reject
 
     @property
     def queued_records(self) -> int:
@@ -189,7 +198,11 @@ class StageLoop:
             if not len(chunk):
                 return
             self._metrics.consumed(chunk)
-        event = self._wiring.events[chunk.at.topic](chunk)
+        rejecting = self._wiring.rejecting.get(chunk.at.topic)
+        if rejecting is None:
+            event = self._wiring.events[chunk.at.topic](chunk)
+        else:
+            event = rejecting(chunk, self._reject)
         if event is not None:
             self._apply(event)
 
@@ -273,3 +286,7 @@ class StageLoop:
         self.close_to_new(self.ledgers.keys())
         self._apply(Drain())
         self._wake.set()
+
+
+def _cannot_reject(_letters: DeadLetters) -> None:
+    raise ShuttingDown("the loop has nowhere to put dead letters")

@@ -1,7 +1,7 @@
 """Takes over and gives up partitions, and commits.
 
 The group tells when (`assigned`, `revoked`); what a new owner needs is looked up from the commit, its metadata and the
-log. Commit metadata is the stage's JSON. The shell reads offsets from it: `<kind>_from` of each followed topic and of
+log. Commit metadata is the stage's JSON. The shell reads offsets from it: `<kind>_from` (or `<kind>`) of each followed topic and of
 the predictions scan, and `rebuild_from`, where the driving topic is to be read again below the commit.
 """
 
@@ -268,7 +268,7 @@ class Ownership:
                     continue
                 words = self._loop.stage.commit_metadata(number)
                 if len(words.encode()) > MAX_METADATA_BYTES:
-                    raise ContractError(f"commit metadata of {len(words.encode())} bytes; {MAX_METADATA_BYTES} are allowed")
+                    raise ContractError(f"commit metadata of {len(words)} characters is above {MAX_METADATA_BYTES} bytes")
                 wanted[number] = Committed(offset=offset, metadata=words)
             if not wanted:
                 return
@@ -290,7 +290,7 @@ def read_metadata(text: str) -> Mapping[str, Any]:
 
 
 def _offset(words: Mapping[str, Any], key: str, default: int) -> int:
-    value = words.get(key)
+    value = words.get(key, words.get(key.removesuffix("_from")))
     return value if isinstance(value, int) and value >= 0 else default
 
 
@@ -298,7 +298,7 @@ def _collect(refs: set[int], headers: list[Any], partition: int) -> None:
     prefix = f"{partition}-".encode()
     for record in headers:
         for name, value in record:
-            if name == _REF_HEADER and value.startswith(prefix):
+            if name == _REF_HEADER and value is not None and value.startswith(prefix):
                 text = value[len(prefix) :]
                 if text.isdigit():
                     refs.add(int(text))

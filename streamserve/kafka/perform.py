@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from streamserve.core.effects import (
     Continue,
@@ -30,6 +31,9 @@ from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import Ack, At, Columns, GroupReader, LogReader, LogWriter, Record, RecordColumns
 from streamserve.kafka.runner import ModelRunner
+
+
+_RETRY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +159,27 @@ class Performer:
             case _:
                 raise TypeError(f"no way to perform {effect!r}")
 
+    def reject(self, letters: DeadLetters) -> None:
+        """Write records that no stage will see to the dead letters, then settle them; again where that fails."""
+        self._metrics.dead_letters(letters)
+        self._metrics.count(Count(what=letters.source, label="invalid", n=len(letters.offsets)))
+        self._send_rejected(letters)
+
+    def _send_rejected(self, letters: DeadLetters) -> None:
+        at = At(self._topics.dlq, letters.partition)
+
+        def done(future: asyncio.Future[Ack]) -> None:
+            self.unacknowledged -= 1
+            if future.cancelled() or letters.partition not in self._ledgers:
+                return
+            if future.result().error:
+                asyncio.get_running_loop().call_later(_RETRY_S, self._send_rejected, letters)
+            else:
+                self._ledgers[letters.partition].settle(letters.offsets)
+
+        self.unacknowledged += 1
+        self._writer.send(at, self._encoders.dead_letters(letters)).add_done_callback(done)
+
     def _run(self, effect: RunBatch) -> None:
         if self._runner is None:
             raise TypeError("this role runs no models")
@@ -175,9 +200,8 @@ class Performer:
             return
         for at, records in sends.items():
             self.unacknowledged += 1
-            future = self._writer.send(at, records)
-            future.add_done_callback(
-                lambda done, partition=at.partition: self._acknowledged(waiting, partition, sent_at_ms, done)
+            self._writer.send(at, records).add_done_callback(
+                partial(self._acknowledged, waiting, at.partition, sent_at_ms)
             )
 
     def _acknowledged(self, token: _Token, partition: int, sent_at_ms: float, done: asyncio.Future[Ack]) -> None:

@@ -43,7 +43,7 @@ class Record:
 
     value: bytes | None
     key: bytes | None = None
-    headers: Headers = ()
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 class RecordColumns(Protocol):
@@ -56,7 +56,7 @@ class RecordColumns(Protocol):
     def values(self) -> Sequence[bytes | None]: ...
 
     @property
-    def headers(self) -> Sequence[Headers]: ...
+    def headers(self) -> Sequence[Sequence[tuple[str, bytes | None]]]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ class Columns:
 
     keys: list[bytes | None]
     values: list[bytes | None]
-    headers: list[Headers]
+    headers: list[Sequence[tuple[str, bytes | None]]]
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Columns:

@@ -151,11 +151,11 @@ def _record(data: bytes, at: int, base: int, first_ms: int, append_ms: int | Non
     key, at = _bytes(data, at)
     value, at = _bytes(data, at)
     count, at = _varint(data, at)
-    headers: list[tuple[str, bytes]] = []
+    headers: list[tuple[str, bytes | None]] = []
     for _ in range(max(0, count)):
         name, at = _bytes(data, at)
         text, at = _bytes(data, at)
-        headers.append(((name or b"").decode("utf-8", "backslashreplace"), text or b""))
+        headers.append(((name or b"").decode("utf-8", "backslashreplace"), text))
     stamp = first_ms + delta_ms if append_ms is None else append_ms
     return RawRecord(base + delta, stamp, key, value, tuple(headers)), end
 

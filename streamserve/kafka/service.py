@@ -99,7 +99,7 @@ class RoleService:
             metrics=metrics, post=self.loop.post, ledgers=self.loop.ledgers,
             driving=(role.driving_kind, clients.group), followed=clients.followed,
         )
-        self.loop.performs(self.performer.perform)
+        self.loop.performs(self.performer.perform, self.performer.reject)
         self.server = StatusServer(
             Pages(metrics=self._page, alive=self.troubles, ready=self.not_ready, status=self._status), metrics_port
         )
@@ -134,7 +134,8 @@ class RoleService:
         clients = self._clients
         await self.server.start()
         stack.push_async_callback(self.server.stop)
-        for part in (clients.writer, clients.lookups, clients.followed):
+        states = () if self.states is None else self.states.parts
+        for part in (clients.writer, clients.lookups, clients.followed, *states):
             if part is not None:
                 await part.start()
                 stack.push_async_callback(part.stop)

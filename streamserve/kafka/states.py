@@ -54,6 +54,11 @@ class StatesFollower:
         self._moved = asyncio.Event()
         self.loaded = False
 
+    @property
+    def parts(self) -> tuple[LogReader, LogLookups]:
+        """What is to be started before `load`, and stopped at the end."""
+        return self._reader, self._lookups
+
     async def load(self) -> None:
         """Read all that is there now. Raises BrokerError, and ContractError for a state of another version."""
         starts, ends = await self._lookups.starts(self._policy), await self._lookups.ends(self._policy)

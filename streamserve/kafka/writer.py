@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from streamserve.core.messages import Headers
 from streamserve.errors import BrokerError
 from streamserve.kafka.clients import METADATA_MAX_AGE_MS, ClientOptions, started
 from streamserve.kafka.ports import Ack, At, RecordColumns
@@ -143,7 +143,7 @@ class KafkaWriter:
             send.close_if_done()
         return builder, sends if builder.record_count() else []
 
-    def _too_large(self, key: bytes | None, value: bytes, headers: Headers) -> bool:
+    def _too_large(self, key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes | None]]) -> bool:
         size = len(value)
         if size < MAX_BATCH_BYTES:  # the common case: no need to look at the headers
             return False

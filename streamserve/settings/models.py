@@ -240,7 +240,6 @@ class Settings(BaseSettings):
         frozen=True,
         extra="forbid",
         hide_input_in_errors=True,
-        case_sensitive=True,
         env_prefix=PREFIX,
         env_nested_delimiter=DELIMITER,
     )

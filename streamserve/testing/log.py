@@ -1,6 +1,6 @@
 """A log in memory that keeps the client protocols: partitions, offsets, append times, groups, commits.
 
-What it does as Kafka does is what `tests/contracts/` checks on both. Not imitated: networks, leaders, retention by time.
+What it does as Kafka does is what `tests/contracts/` checks on both. Not imitated: networks, leaders, retention.
 """
 
 from __future__ import annotations

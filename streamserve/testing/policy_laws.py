@@ -131,7 +131,7 @@ def law_extreme_losses_stay_finite(policy: Policy, n: int = 20_000) -> None:
                 _check_distribution(distribution, len(MODELS))
             state = _learn_drawn(policy, state, distribution, odd if offset % 2 else even, offset)
         _check_distribution(policy.distribution(state, MODELS), len(MODELS))
-        json.dumps(policy.dump(state), allow_nan=False)
+        _text(policy, state)
 
 
 def law_draws_follow_the_probabilities(policy: Policy, n: int = 100_000) -> None:
@@ -183,7 +183,10 @@ def _losses(offset: int) -> dict[str, float]:
 
 
 def _text(policy: Policy, state: Any) -> str:
-    return json.dumps(policy.dump(state), allow_nan=False, sort_keys=True)
+    try:
+        return json.dumps(policy.dump(state), allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise AssertionError(f"dump gives something that JSON does not have: {error}") from error
 
 
 def _check_distribution(distribution: Distribution, models: int) -> None:

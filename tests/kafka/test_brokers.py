@@ -269,7 +269,7 @@ def test_a_guarded_program_that_does_not_listen_is_killed(tmp_path: Path) -> Non
     assert process.exit_code() == 128 + signal.SIGKILL
 
 
-@pytest.mark.parametrize("ignore_term", [False, True])
+@pytest.mark.parametrize("ignore_term", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_guarded_program_ends_with_a_killed_owner(tmp_path: Path, ignore_term: bool) -> None:
     code = f"""
 import sys
@@ -489,6 +489,7 @@ def test_a_detached_broker_is_found_and_stopped_by_others(tmp_path: Path) -> Non
 
 
 @pytest.mark.broker
+@pytest.mark.slow
 def test_a_start_without_the_class_archive_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Java that cannot make an archive is remembered as such and still starts a broker."""
     prepared = prepare()
@@ -518,3 +519,36 @@ def test_three_nodes_survive_the_death_of_one(broker_cluster: BrokerForTests) ->
     assert not now.ready
     own.start_node(2)
     assert own.status().ready
+
+
+# --- the pytest plugin ------------------------------------------------------------------------------------------------
+
+
+def run_pytest(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder / "pytest.ini").write_text("[pytest]\n", "utf-8")
+    (folder / "test_it.py").write_text("def test_it(broker): assert broker.kind == 'address'\n", "utf-8")
+    plugin = ["-p", "streamserve.testing.broker_fixture", "-p", "no:cacheprovider", "-rs", "-W", "error"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *plugin, *options, str(folder)],
+        env={**os.environ, **environment},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_testcontainers_are_skipped_where_no_engine_answers(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, "--broker=testcontainers", DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
+    assert done.returncode == 0, done.stdout
+    assert "1 skipped" in done.stdout
+    assert "no Docker engine answers" in done.stdout or "is not installed" in done.stdout
+
+
+def test_a_running_broker_s_address_is_passed_on(tmp_path: Path) -> None:
+    assert "1 passed" in run_pytest(tmp_path, "--broker=127.0.0.1:1").stdout
+
+
+def test_a_broker_option_without_meaning_is_refused(tmp_path: Path) -> None:
+    assert "use own, testcontainers, or the HOST:PORT" in run_pytest(tmp_path, "--broker=nonsense").stderr

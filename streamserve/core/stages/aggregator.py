@@ -206,7 +206,7 @@ class AggregatorStage:
             return
         table = self._window.table
         handles = touched[0] if len(touched) == 1 else np.unique(np.concatenate(touched))
-        at = table.at(handles[handles >= table.base])
+        at = np.sort(table.at(handles[handles >= table.base]))
         at = at[~table["settled"][at]]
         heard = table["present"][at] | table["failed"][at]
         complete = ((table["chosen"][at] & ~heard) == 0) | (table["error"][at] != NO_ERROR)

@@ -14,6 +14,8 @@ from streamserve.topics.values import OutputTensor, PredictionValue
 
 _decode = msgspec.json.Decoder(PredictionValue).decode
 _MEMBER = "member."
+#: Rows without values cost nothing to claim; a request holds at most one row per two bytes.
+_MAX_EMPTY_ROWS = 1 << 20
 
 
 def decode_prediction_record(
@@ -82,14 +84,10 @@ def _absent(missing: str | msgspec.UnsetType) -> frozenset[str]:
 def _rows(tensor: OutputTensor) -> list[Any] | None:
     """One entry a row, nested as the shape says; None where shape and data differ."""
     data, (count, *sizes) = tensor.data, tensor.shape
-    if len(data) != count * prod(sizes) or (count and 0 in sizes and len(sizes) > 1):
+    if len(data) != count * prod(sizes):
         return None
     if 0 in sizes:
         return [[] for _ in range(count)] if count <= _MAX_EMPTY_ROWS else None
     for size in reversed(sizes):
         data = [data[start : start + size] for start in range(0, len(data), size)]
     return data
-
-
-#: Rows without values cost nothing to claim; a request of ours has at most one per two bytes.
-_MAX_EMPTY_ROWS = 1 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+import orjson
 
 from streamserve.core.messages import Headers
 from streamserve.core.reasons import Reason
@@ -15,8 +15,6 @@ from streamserve.kafka.codecs.jsonbody import parse
 from streamserve.kafka.codecs.refs import ORIGIN_HEADER, REF_HEADER, format_ref, parse_ref
 
 DEFAULT_MAX_FEEDBACK_BYTES = 1 << 20
-
-_encode = msgspec.json.Encoder().encode
 
 
 def decode_feedback(
@@ -105,9 +103,9 @@ def _wrong(body: Any, has_ref: bool) -> Refusal | None:
 
 
 def _writable(label: Any) -> bool:
-    """An outcome repeats the label, so it must be something that we can write; three levels are around it there."""
+    """An outcome repeats the label, so it must be something that every JSON library writes and reads."""
     try:
-        _encode([[[label]]])
-    except (OverflowError, RecursionError):
+        orjson.dumps([label])
+    except orjson.JSONEncodeError:
         return False
     return True

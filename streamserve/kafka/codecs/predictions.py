@@ -107,10 +107,8 @@ def _tensors(name: str, rows: AnyArray, starts: list[int]) -> list[str]:
         before = f"{before}1{after}"
         return [f"{before}{text}]}}" for text in texts]
     counts = [end - start for start, end in pairwise(starts)]
-    return [
-        f"{before}{count}{after}{text}]}}" if count else ""
-        for count, text in zip(counts, joined(texts, starts), strict=True)
-    ]
+    pieces = joined(texts, starts) if rows.size else [""] * len(counts)  # rows without values need no commas
+    return [f"{before}{count}{after}{text}]}}" if count else "" for count, text in zip(counts, pieces, strict=True)]
 
 
 def _story_texts(predictions: Predictions) -> list[str]:

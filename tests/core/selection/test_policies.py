@@ -59,7 +59,7 @@ def test_a_million_extreme_losses_stay_finite(policy: Policy) -> None:
     law_extreme_losses_stay_finite(policy, n=250_000)
 
 
-# -- the list itself can fail: one planted fault for each law -------------------------------------------------------------
+# -- the list itself can fail: one planted fault for each law -----
 
 
 class Grows(Hedge):
@@ -103,7 +103,7 @@ class TakesAll(Hedge):
     ids=lambda value: type(value).__name__,
 )
 def test_the_list_catches(faulty: Policy, law: PolicyLaw) -> None:
-    with pytest.raises((AssertionError, ValueError, ContractError)):
+    with pytest.raises(AssertionError):
         law(faulty)
 
 
@@ -119,7 +119,7 @@ def test_the_list_catches_draws_that_do_not_follow(monkeypatch: pytest.MonkeyPat
         law_draws_follow_the_probabilities(Exp3())
 
 
-# -- own rules -----------------------------------------------------------------------------------------------------------
+# -- own rules -----
 
 
 def test_registry_holds_the_built_ins_by_name() -> None:
@@ -214,7 +214,7 @@ def test_policy_laws_runs_the_whole_list() -> None:
         policy_laws(TakesAll())
 
 
-# -- recovery: five Bernoulli models, the best one fails from 5,000 to 10,000 of 20,000 -------------------------------------
+# -- recovery: five Bernoulli models, the best one fails from 5,000 to 10,000 of 20,000 -----
 
 GOOD = (0.92, 0.88, 0.84, 0.78, 0.65)
 FAILED = 0.30

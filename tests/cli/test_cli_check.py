@@ -1,0 +1,167 @@
+"""`streamserve check` against models that are good and models that are not."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamserve.cli.entry import run
+from streamserve.cli.probe import read_sample
+from streamserve.errors import ModelError
+
+MODELS = """\
+import os, signal
+import numpy as np
+print("a model that talks")
+def good(batch): return batch[:, 0]
+def sure(batch): return np.zeros(len(batch), int), np.full((len(batch), 2), 0.5)
+def breaks(batch): raise KeyError("column")
+def short(batch): return batch[:-1, 0]
+def nan(batch): return batch[:, 0] * float("nan")
+def dies(batch): os.kill(os.getpid(), signal.SIGKILL)
+def hangs(batch): signal.pause()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mymodels.py").write_text(MODELS)
+    (tmp_path / "rows.json").write_text("[[1, 2], [3, 4]]")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def config(project: Path, *functions: str, extra: str = "") -> str:
+    names = json.dumps(list(functions))
+    text = f'app.name = "a"\npools.p.models = {names}\nroutes.r.models = {names}\n'
+    text += "".join(f'models.{name}.source = "mymodels:{name}"\n' for name in functions)
+    (project / "app.toml").write_text(text + extra)
+    return "app.toml"
+
+
+def check(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as left:
+        run(["check", *arguments])
+    assert isinstance(left.value.code, int)
+    return left.value.code, capfd.readouterr().out
+
+
+def report(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code, out = check(capfd, *arguments, "--json")
+    found: dict[str, Any] = json.loads(out)
+    assert out.count("\n") == 1
+    return code, found
+
+
+def test_good_models_are_timed_and_described(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, found = report(capfd, config(project, "good", "sure"), "--sample", "rows.json")
+    assert (code, found["ok"]) == (0, True)
+    assert found["models"]["good@1"]["output"] == "float64 a row"
+    assert found["models"]["sure@1"]["output"] == "int64 a row, probabilities of 2 classes"
+    assert all(ms > 0 for ms in found["models"]["good@1"]["ms"].values())
+    assert list(found["models"]["good@1"]["ms"]) == ["1", "64"]
+    assert found["config"] | {"file": ""} == {
+        "file": "", "app": "a", "pools": 1, "models": 2, "routes": 1, "fused": True, "unused_models": [],
+    }  # fmt: skip
+    assert found["broker"] == {"own": True}
+
+
+def test_a_model_without_a_sample_is_only_loaded(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out = check(capfd, config(project, "good"))
+    assert code == 0
+    assert "good@1: CallableRuntime, loaded in" in out
+    assert "give one with --sample FILE" in out
+
+
+def test_bad_models_are_told_and_hide_no_other(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    functions = ("breaks", "short", "nan", "dies", "nowhere", "good")
+    code, found = report(capfd, config(project, *functions), "--sample", "rows.json")
+    problems = {name: model.get("problem", "") for name, model in found["models"].items()}
+    assert (code, found["ok"]) == (3, False)
+    assert "failed on 1 sample rows: KeyError: 'column'" in problems["breaks@1"]
+    assert "returned 0 rows for a batch of 1" in problems["short@1"]
+    assert "NaN" in problems["nan@1"]
+    assert "was killed by SIGKILL" in problems["dies@1"]
+    assert "has no attribute 'nowhere'" in problems["nowhere@1"]
+    assert problems["good@1"] == ""
+
+
+def test_a_model_that_never_returns_is_given_up(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out = check(capfd, config(project, "hangs"), "--sample", "rows.json", "--time-limit-s", "3")
+    assert code == 3
+    assert "hangs@1: WRONG: model hangs@1: not loaded and tried within 3 s" in out
+
+
+def test_a_route_that_will_vote_instead_is_noted(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    name = config(project, "good", "sure", extra='routes.r.combine = "mean_probability"\n')
+    code, out = check(capfd, name, "--sample", "rows.json")
+    assert code == 0
+    assert "route   r: note: good@1 gives no probabilities" in out
+
+
+def test_a_wrong_config_is_json_too(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, found = report(capfd, config(project, "good", extra="app.partitions = 0\n"))
+    assert code == 2
+    assert "app.partitions = 0 is not possible" in found["config"]["problem"]
+
+
+def test_a_broker_that_does_not_answer_is_told(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:  # bound, not listening: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        name = config(project, "good", extra=f'broker.bootstrap_servers = "{address}"\n')
+        code, found = report(capfd, name)
+    assert code == 4
+    assert address in found["broker"]["problem"]
+    code, found = report(capfd, name, "--offline")
+    assert (code, found["broker"]["asked"]) == (0, False)
+
+
+@pytest.mark.broker
+def test_topics_that_differ_are_told(project: Path, capfd: pytest.CaptureFixture[str], broker: Any) -> None:
+    extra = f'broker.bootstrap_servers = "{broker.bootstrap_servers}"\n'
+    text = config(project, "good", extra=extra)
+    (project / text).write_text((project / text).read_text().replace('app.name = "a"', 'app.name = "never-created"'))
+    code, out = check(capfd, text)
+    assert code == 5
+    assert "streamserve topics create app.toml" in out
+    with pytest.raises(SystemExit) as left:
+        run(["topics", "create", text])
+    assert left.value.code == 0
+    code, out = check(capfd, text)
+    assert code == 0
+    assert "topics are as declared" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "dtype"),
+    [
+        ("[[1, 2], [3, 4]]", (2, 2), "float64"),
+        ("[1, 2, 3]", (1, 3), "float64"),
+        ("7", (1,), "float64"),
+        ('["a", "b"]', (2,), "object"),
+        ('"a"', (1,), "object"),
+    ],
+)
+def test_a_sample_is_rows_whatever_its_form(tmp_path: Path, text: str, shape: tuple[int, ...], dtype: str) -> None:
+    (tmp_path / "rows.json").write_text(text)
+    rows = read_sample(tmp_path / "rows.json")
+    assert (rows.shape, rows.dtype.name) == (shape, dtype)
+
+
+def test_a_sample_may_be_a_numpy_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.ones((2, 28, 28), np.uint8))
+    assert read_sample(tmp_path / "rows.npy").shape == (2, 28, 28)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[[1], [2, 3]]", '{"a": 1}', "nul"])
+def test_a_sample_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rows.json").write_text(text)
+    with pytest.raises(ModelError, match=r"rows\.json"):
+        read_sample(tmp_path / "rows.json")

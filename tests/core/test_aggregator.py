@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from streamserve.core.effects import EmitAnswers
+from streamserve.core.events import AnswersFetched, ProduceFailed, RequestsFetched, StatesFetched
+from streamserve.core.messages import Answers, Choice
+from streamserve.core.records import StateRecord
+from streamserve.core.selection.hedge import Hedge
+from streamserve.core.stages.aggregator import AggregatorStage
+from streamserve.core.stages.worker import WorkerStage
+from streamserve.core.takeover import parse_metadata
+from tests.core.kit import CODECS, START_MS, World, app, assigned, epochs, finished, model_rules, of, requests, route
+
+MODELS = ("a@1", "b@1", "c@1")
+
+
+def world(rules=None, **resume) -> World:
+    rules = rules or app(route(MODELS, decide_early=False), guard_ms=10)
+    w = World(AggregatorStage(rules, epochs(rules), CODECS))
+    w.feed(assigned(0, **resume))
+    return w
+
+
+def answers(model: str, offsets: list[int], labels: list[int], **changes) -> AnswersFetched:
+    n = len(offsets)
+    block = Answers(
+        partition=0,
+        route="r",
+        model=model,
+        offsets=np.array(offsets),
+        row_starts=np.arange(n + 1),
+        labels=np.array(labels),
+        probabilities=None,
+        classes=None,
+        missing=np.zeros(n, np.uint8),
+        ids=[f"id{o}" for o in offsets],
+        choice=Choice(
+            chosen=np.full(n, 7, np.uint64),
+            probability=np.full(n, 1 << 32),
+            epoch=np.full(n, -1),
+            stale=np.zeros(n, np.bool_),
+        ),
+        queue_ms=np.full(n, 3, np.int32),
+        inference_ms=np.full(n, 2, np.int32),
+        log_offset=changes.pop("log_offset", 0),
+    )
+    next_offset = changes.pop("next_offset", 0)
+    return AnswersFetched(partition=0, blocks=(replace(block, **changes),), next_offset=next_offset)
+
+
+def test_answers_when_all_members_have() -> None:
+    w = world()
+    w.feed(requests([b"x:1,1", b"y:1,1"]))
+    for model in MODELS[:2]:
+        w.feed(answers(model, [0, 1], [1, 2]))
+    assert not w.records
+    w.feed(answers("c@1", [1, 0], [2, 5]))
+    assert [w.outcome(i) for i in (0, 1)] == [("ok", "all_answered")] * 2
+    assert (w.labels(0), w.labels(1)) == ([1], [2])
+    assert w.records[0, 0][0].ids == ["id0", "id1"]
+
+
+def test_answers_may_come_before_their_request() -> None:
+    w = world()
+    w.feed(requests([b"x:1,1"]))
+    for model in MODELS:
+        w.feed(answers(model, [0, 1, 2], [1, 1, 1]))
+    assert list(w.records) == [(0, 0)]
+    w.feed(requests([b"y:1,1"], first=1))
+    assert (0, 1) in w.records
+    w.feed(requests([b"z:1,1"], first=2))
+    assert (0, 2) in w.records
+
+
+def test_a_second_answer_of_a_model_does_not_count() -> None:
+    w = world()
+    w.feed(requests([b"x:1,1"]))
+    w.feed(answers("a@1", [0], [1]))
+    w.feed(answers("a@1", [0], [9]))
+    w.feed(answers("b@1", [0], [1]))
+    assert not w.records
+    w.feed(answers("c@1", [0], [2]))
+    assert w.labels(0) == [1]
+
+
+def test_a_request_whose_workers_are_all_down_gets_its_record_with_its_id() -> None:
+    w = world()
+    w.feed(requests([b"mine:1,1"]))
+    w.at(90)
+    assert w.outcome(0) == ("expired", "deadline_passed")
+    assert w.records[0, 0][0].ids == ["mine"]
+
+
+def test_after_a_takeover_answers_in_the_log_are_used_before_a_deadline_fires() -> None:
+    w = world(answers_from=0, answers_end=6)
+    w.feed(requests([b"x:1,1"], append_ms=START_MS - 1000))
+    w.at(50)
+    assert not w.records
+    w.feed(answers("a@1", [0], [4], next_offset=3))
+    assert not w.records
+    w.feed(answers("b@1", [0], [4], next_offset=6))
+    assert w.outcome(0) == ("partial", "members_missing")
+    assert w.records[0, 0][0].late.tolist() == [True]
+
+
+def test_after_a_takeover_what_nobody_answered_in_time_expires_and_is_never_defaulted() -> None:
+    w = world(app(route(MODELS, default=0, has_default=True)), answers_from=0, answers_end=6)
+    w.feed(requests([b"x:1,1"], append_ms=START_MS - 1000))
+    w.feed(answers("a@1", [7], [4], next_offset=6))
+    assert w.outcome(0)[0] == "expired"
+
+
+def test_an_answer_under_a_newer_epoch_is_adopted_at_once() -> None:
+    w = world()
+    w.feed(requests([b"x:1,1"]))
+    choice = Choice(
+        chosen=np.array([1], np.uint64),
+        probability=np.array([1 << 31]),
+        epoch=np.array([12]),
+        stale=np.array([False]),
+    )
+    w.feed(answers("a@1", [0], [4], choice=choice))
+    block, _ = w.records[0, 0]
+    assert w.outcome(0) == ("ok", "all_answered")
+    assert block.off_epoch.tolist() == [True]
+    assert block.choice.epoch.tolist() == [12]
+    assert block.choice.probability.tolist() == [1 << 31]
+
+
+def test_weights_of_the_epoch_in_force_decide() -> None:
+    policy = Hedge(eta=0.3, half_life_events=350)
+    rules = app(route(MODELS, policy=policy, learns=True, decide_early=False))
+    w = World(AggregatorStage(rules, epochs(rules), CODECS))
+    w.feed(assigned(0))
+    state = policy.initial(MODELS)
+    for _ in range(200):
+        state = policy.learn(state, _outcome({"a@1": 0.0, "b@1": 1.0, "c@1": 1.0}))
+    record = StateRecord(
+        route="r", context="", policy="hedge", data=policy.dump(state), includes={}, partition=0, epoch=5,
+        append_ms=START_MS - 1000,
+    )
+    w.feed(StatesFetched(states=(record,)))
+    w.feed(requests([b"x:1,1"]))
+    choice = Choice(
+        chosen=np.array([7], np.uint64), probability=np.array([1 << 32]), epoch=np.array([5]), stale=np.array([False])
+    )
+    for model, label in zip(MODELS, (1, 2, 2), strict=True):
+        w.feed(answers(model, [0], [label], choice=choice))
+    assert w.labels(0) == [1]
+    assert w.records[0, 0][0].confidence[0] > 0.9
+
+
+def _outcome(losses: dict[str, float]):
+    from streamserve.core.records import Decision, OutcomeRecord  # noqa: PLC0415
+
+    decision = Decision(
+        id="i", route="r", outcome="ok", epoch=-1, probability=1.0, off_epoch=False, chosen=tuple(losses), label=[1],
+        members={}, rows=1,
+    )
+    return OutcomeRecord(
+        to_partition=0, route="r", context="", ref=(0, 0), decision=decision, feedback=(0, 0), feedback_ms=0,
+        label=[1], has_label=True, losses=losses,
+    )
+
+
+def test_what_could_not_be_sent_is_sent_again_and_settled_once() -> None:
+    w = world(app(route(("a@1",))))
+    effects = w.stage.handle(requests([b"x:1,1"]), START_MS)
+    effects = w.stage.handle(answers("a@1", [0], [4]), START_MS)
+    token = effects[0].token
+    again = w.stage.handle(ProduceFailed(token=token, error="broker away"), START_MS)
+    assert [type(effect).__name__ for effect in again] == ["Count", "EmitPredictions"]
+    assert again[1].predictions.offsets.tolist() == [0]
+
+
+def test_commit_metadata_tells_a_successor_where_to_read_from() -> None:
+    w = world()
+    w.feed(requests([b"x:1,1", b"y:1,1", b"z:1,1"]))
+    for model in MODELS:
+        w.feed(answers(model, [0], [1], log_offset=10, next_offset=11))
+    assert parse_metadata(w.stage.commit_metadata(0)) == (11, 0)
+    w.feed(answers("a@1", [2], [1], log_offset=17, next_offset=18))
+    w.feed(answers("b@1", [1], [1], log_offset=18, next_offset=19))
+    assert parse_metadata(w.stage.commit_metadata(0)) == (17, 0)
+    w.at(100)
+    assert w.stage.idle
+    assert parse_metadata(w.stage.commit_metadata(0)) == (19, 1)
+
+
+@pytest.mark.parametrize("words", ["", "{}", '{"v":2,"answers":1,"predictions":2}', "junk"])
+def test_metadata_of_nobody_means_the_start(words) -> None:
+    assert parse_metadata(words) == (0, 0)
+
+
+def test_worker_and_aggregator_agree_on_every_choice_without_talking() -> None:
+    rules = app(route(MODELS, decide_early=False), route(MODELS[:2], name="s"))
+    workers = World(WorkerStage(rules, model_rules(rules), CODECS, epochs(rules)))
+    workers.feed(assigned(0))
+    w = world(rules)
+    event: RequestsFetched = requests([b"x:%d,1" % i for i in range(40)], headers=(("ss-route", b"s"),))
+    w.feed(event)
+    workers.feed(event)
+    for effect in of(workers.other, EmitAnswers):
+        w.feed(AnswersFetched(partition=0, blocks=(effect.answers,), next_offset=0))
+    assert {w.outcome(i) for i in range(40)} == {("ok", "all_answered")}
+    assert not any(block.off_epoch.any() for block, _ in w.records.values())
+
+
+def test_requests_of_many_rows_are_combined_row_by_row() -> None:
+    w = world()
+    w.feed(requests([b"x:1,1;2,2;3,3"]))
+    for model, labels in (("a@1", [1, 2, 3]), ("b@1", [1, 5, 3]), ("c@1", [9, 2, 3])):
+        w.feed(answers(model, [0], labels, row_starts=np.array([0, 3])))
+    assert w.labels(0) == [1, 2, 3]
+    block, _ = w.records[0, 0]
+    assert [(m.model, m.labels.tolist()) for m in block.members] == [("b@1", [1, 5, 3]), ("c@1", [9, 2, 3])]
+    assert block.confidence[0] == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
+
+
+def test_a_member_with_another_number_of_rows_is_incompatible() -> None:
+    w = world()
+    w.feed(requests([b"x:1,1;2,2"]))
+    w.feed(answers("a@1", [0], [1, 2], row_starts=np.array([0, 2])))
+    w.feed(answers("b@1", [0], [1], row_starts=np.array([0, 1])))
+    w.feed(answers("c@1", [0], [1, 2], row_starts=np.array([0, 2])))
+    assert w.outcome(0) == ("partial", "members_missing")
+    assert w.records[0, 0][0].missing[0].tolist() == [0, 10, 0]
+
+
+def test_finished_is_used() -> None:
+    """The kit's reply has the shape that the stage expects (guards the kit itself)."""
+    rules = app()
+    w = World(WorkerStage(rules, model_rules(rules), CODECS, epochs(rules)), finished)
+    w.feed(assigned(0))
+    w.feed(requests([b"x:3,1"]))
+    assert of(w.other, EmitAnswers)[0].answers.labels.tolist() == [3]
+    assert w.settled == [(0, 0)]

@@ -1,0 +1,156 @@
+"""The table of learnt states: which is in force when."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamserve.core.epochs import EpochTable, outcome_partition
+from streamserve.core.messages import INITIAL_EPOCH
+from streamserve.core.records import StateRecord
+from streamserve.core.routes import AppRules, Route
+from streamserve.core.selection.base import Policy, pick, salt_of
+from streamserve.core.selection.exp3 import Exp3
+from streamserve.core.selection.hedge import Hedge
+from streamserve.core.selection.static import Static
+
+MODELS = ("a@1", "b@1", "c@1")
+DELAY_MS = 250
+
+
+def table_of(policy: Policy) -> EpochTable:
+    learns = policy.name != "static"
+    route = Route(name="r", models=MODELS, policy=policy, combine="vote", deadline_ms=100, learns=learns)
+    return EpochTable(AppRules(routes=(route,), epoch_delay_ms=DELAY_MS))
+
+
+def state(epoch: int, append_ms: int, loss: float = 0.0, previous: int = -1, **other: str) -> StateRecord:
+    fields = {"route": "r", "context": "", "policy": "exp3", **other}
+    data = {"losses": {"a@1": loss, "b@1": 0.0, "c@1": 0.0}, "events": 1}
+    return StateRecord(
+        data=data, includes={}, partition=0, epoch=epoch, append_ms=append_ms, previous=previous, **fields
+    )
+
+
+def epochs_at(table: EpochTable, *append_ms: int) -> list[int]:
+    times = np.array(append_ms, np.int64)
+    return table.choose(0, 0, np.arange(len(times), dtype=np.int64), times).epoch.tolist()
+
+
+def test_a_state_holds_from_its_append_time_plus_the_delay() -> None:
+    table = table_of(Exp3())
+    table.apply([state(4, 1_000), state(9, 2_000)])
+    assert epochs_at(table, 1_249, 1_250, 2_249, 2_250) == [INITIAL_EPOCH, 4, 4, 9]
+
+
+def test_of_states_with_one_time_the_highest_offset_wins() -> None:
+    table = table_of(Exp3())
+    table.apply([state(5, 1_000), state(4, 1_000), state(6, 1_000)])
+    assert epochs_at(table, 1_250) == [6]
+
+
+def test_a_later_record_with_an_earlier_time_takes_over_at_once() -> None:
+    """Brokers' clocks differ a little: after a change of leader append times may step back."""
+    table = table_of(Exp3())
+    table.apply([state(4, 1_000), state(5, 900)])
+    assert epochs_at(table, 1_149, 1_150, 1_250) == [INITIAL_EPOCH, 5, 5]
+
+
+@given(
+    times=st.lists(st.integers(0, 50), min_size=1, max_size=12),
+    requests=st.lists(st.integers(0, 400), min_size=1, max_size=20),
+    order=st.randoms(use_true_random=False),
+)
+def test_the_choice_is_the_rule_of_the_design_in_any_order_of_arrival(times, requests, order) -> None:
+    records = [state(epoch, ms, loss=float(epoch), previous=epoch - 1) for epoch, ms in enumerate(times)]
+    shuffled = list(records)
+    order.shuffle(shuffled)
+    table = table_of(Exp3())
+    for record in shuffled:
+        table.apply([record, record])
+    expected = [
+        max((r.epoch for r in records if r.append_ms + DELAY_MS <= request), default=INITIAL_EPOCH)
+        for request in requests
+    ]
+    choice = table.choose(0, 2, np.arange(len(requests), dtype=np.int64), np.array(requests, np.int64))
+    assert choice.epoch.tolist() == expected
+    for place, epoch in enumerate(expected):
+        policy = Exp3()
+        value = policy.initial(MODELS) if epoch < 0 else policy.load(records[epoch].data, MODELS)
+        distribution = policy.distribution(value, MODELS)
+        masks, logged = pick(distribution, 2, np.array([place], np.int64), salt_of("r", "exp3"))
+        assert (choice.chosen[place], choice.probability[place]) == (masks[0], logged[0])
+        assert np.array_equal(table.weights(0, epoch), distribution.weights)
+
+
+def test_beyond_what_is_known_a_choice_is_stale_and_made_on_the_newest_state() -> None:
+    table = table_of(Exp3())
+    table.apply([state(4, 1_000)])
+    offsets, times = np.arange(2, dtype=np.int64), np.array([1_500, 9_000], np.int64)
+    assert table.choose(0, 0, offsets, times).stale.tolist() == [True, True]
+    table.known_until(1_300)
+    choice = table.choose(0, 0, offsets, times)
+    assert (choice.stale.tolist(), choice.epoch.tolist()) == ([False, True], [4, 4])
+    table.known_until(500)  # knowing does not go back
+    assert table.choose(0, 0, offsets, times).stale.tolist() == [False, True]
+
+
+def test_a_static_route_is_never_stale() -> None:
+    choice = table_of(Static()).choose(0, 0, np.arange(3, dtype=np.int64), np.array([1, 2, 1 << 50], np.int64))
+    assert choice.stale.tolist() == [False] * 3
+    assert choice.epoch.tolist() == [INITIAL_EPOCH] * 3
+
+
+def test_no_requests_no_choices() -> None:
+    choice = table_of(Hedge()).choose(0, 0, np.empty(0, np.int64), np.empty(0, np.int64))
+    assert len(choice.chosen) == len(choice.stale) == 0
+
+
+@pytest.mark.parametrize("other", [{"policy": "hedge"}, {"context": "user"}, {"route": "unknown"}])
+def test_states_of_others_are_ignored(other: dict[str, str]) -> None:
+    table = table_of(Exp3())
+    table.apply([state(4, 1_000, **other)])
+    assert epochs_at(table, 5_000) == [INITIAL_EPOCH]
+
+
+def test_an_unknown_epoch_has_the_weights_of_the_nearest_older_one() -> None:
+    table = table_of(Exp3())
+    table.apply([state(4, 1_000, loss=10.0), state(8, 2_000, loss=20.0, previous=4)])
+    four, eight = table.weights(0, 4), table.weights(0, 8)
+    assert four[0] > eight[0]
+    assert np.array_equal(table.weights(0, 6), four)
+    assert np.array_equal(table.weights(0, 99), eight)
+    assert table.weights(0, INITIAL_EPOCH)[0] == pytest.approx(1 / 3)
+    assert table.weights(0, 2)[0] == pytest.approx(1 / 3)
+
+
+def test_before_a_snapshot_history_is_unknown_and_the_choice_stale() -> None:
+    table = table_of(Exp3())
+    table.apply([state(40, 1_000, previous=39)])
+    table.known_until(5_000)
+    choice = table.choose(0, 0, np.arange(2, dtype=np.int64), np.array([1_000, 1_300], np.int64))
+    assert (choice.epoch.tolist(), choice.stale.tolist()) == ([40, 40], [True, False])
+    assert np.array_equal(table.weights(0, 12), table.weights(0, 40))
+
+
+def test_forgetting_keeps_what_open_requests_need() -> None:
+    table = table_of(Exp3())
+    table.apply([state(epoch, epoch * 100, previous=epoch - 1) for epoch in range(100)])
+    table.known_until(20_000)
+    table.forget(5_000)  # in force then: appended at 4,750 at the latest
+    assert epochs_at(table, 5_000, 5_049, 5_050, 6_000) == [47, 47, 48, 57]
+    older = table.choose(0, 0, np.zeros(1, np.int64), np.array([4_000], np.int64))
+    assert (older.epoch.tolist(), older.stale.tolist()) == ([47], [True])
+    assert len(table._routes[0]._states) == 53
+    table.forget(5_000)
+    table.forget(1 << 50)
+    assert epochs_at(table, 1 << 49) == [99]
+    assert len(table._routes[0]._states) == 1
+
+
+def test_shared_states_spread_over_partitions_by_a_stable_hash() -> None:
+    assert outcome_partition("digits", "", 4) == outcome_partition("digits", "", 4)
+    counts = np.bincount([outcome_partition("digits", str(context), 4) for context in range(4_000)], minlength=4)
+    assert counts.min() > 800

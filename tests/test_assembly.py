@@ -1,0 +1,117 @@
+"""From a config to the core's values."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamserve.assembly import app_rules, make_policy, model_rules, model_specs, routes
+from streamserve.core.selection.exp3 import Exp3
+from streamserve.core.selection.hedge import Hedge
+from streamserve.core.selection.static import Static
+from streamserve.errors import ConfigError
+from streamserve.settings import Settings, parse_settings
+from streamserve.settings.policies import Exp3Policy, HedgePolicy, OtherPolicy, StaticPolicy
+
+CONFIG = """\
+[app]
+name = "a"
+guard_ms = 7
+max_deadline_ms = 5000
+max_request_bytes = 1000
+epoch_delay_ms = 100
+
+[pools.left]
+models = ["x", "y"]
+cache_bytes = 1000
+
+[pools.right]
+models = ["z"]
+
+[models.x]
+version = "3"
+source = "x.skops"
+trusted_types = ["a.B"]
+options = { threads = 2, device = "cpu" }
+batching = "fixed"
+batch_size = 32
+max_batch = 64
+max_wait_ms = 5
+
+[models.y]
+source = "m:y"
+runtime = "callable"
+
+[models.z]
+source = "z.joblib"
+trust_pickle = true
+
+[routes.first]
+models = ["z", "x"]
+policy = { name = "hedge", eta = 0.5 }
+combine = "mean_probability"
+deadline_ms = 250
+input = "rows"
+default = [0, 1]
+confidence_threshold = 0.25
+probabilities = true
+
+[routes.second]
+models = ["y"]
+"""
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return parse_settings(CONFIG, "a.toml")
+
+
+def test_a_route_has_what_its_settings_say(settings: Settings) -> None:
+    first, second = routes(settings)
+    assert (first.name, first.models, first.combine) == ("first", ("z@1", "x@3"), "mean_probability")
+    assert (first.deadline_ms, first.input, first.probabilities) == (250, "rows", True)
+    assert (first.default, first.has_default, first.confidence_threshold) == ([0, 1], True, 0.25)
+    assert (first.policy, first.learns) == (Hedge(eta=0.5), True)
+    assert (second.policy, second.learns) == (Static(), False)
+    assert (second.default, second.has_default, second.deadline_ms) == (None, False, 100)
+
+
+def test_the_rules_of_the_app(settings: Settings) -> None:
+    rules = app_rules(settings)
+    assert [route.name for route in rules.routes] == ["first", "second"]
+    assert (rules.max_deadline_ms, rules.max_request_bytes) == (5000, 1000)
+    assert (rules.guard_ms, rules.epoch_delay_ms) == (7, 100)
+
+
+def test_models_of_a_pool(settings: Settings) -> None:
+    x, y = model_specs(settings, "left")
+    (z,) = model_specs(settings, "right")
+    assert (x.model_id, x.source, x.trusted_types) == ("x@3", "x.skops", ("a.B",))
+    assert dict(x.options) == {"threads": 2, "device": "cpu"}
+    assert (y.model_id, y.runtime, y.trust_pickle) == ("y@1", "callable", False)
+    assert z.trust_pickle
+
+
+def test_rules_of_the_models_of_a_pool(settings: Settings) -> None:
+    rules = model_rules(settings, "left")
+    assert list(rules) == ["x@3", "y@1"]
+    x, y = rules.values()
+    assert (x.model, x.batching, x.batch_size, x.max_batch, x.max_wait_ms) == ("x@3", "fixed", 32, 64, 5)
+    assert (y.batching, y.max_batch) == ("auto", 512)
+    assert x.cache_bytes == y.cache_bytes == 500
+
+
+def test_an_unknown_pool_is_refused(settings: Settings) -> None:
+    with pytest.raises(ConfigError, match=r'a\.toml: there is no pool "middle"; allowed: left, right'):
+        model_specs(settings, "middle")
+
+
+def test_policies_take_the_options_that_are_given_and_their_own_defaults() -> None:
+    assert make_policy(StaticPolicy()) == Static()
+    assert make_policy(StaticPolicy(weights={"x": 2.0})) == Static(weights={"x": 2.0})
+    assert make_policy(HedgePolicy(name="hedge", half_life_events=9)) == Hedge(half_life_events=9)
+    assert make_policy(Exp3Policy(name="exp3", gamma=0.5)) == Exp3(gamma=0.5)
+
+
+def test_a_policy_that_nobody_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match='there is no policy "clever"; allowed: static, hedge, exp3'):
+        make_policy(OtherPolicy(name="clever"))
