@@ -13,7 +13,8 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgomp1 \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[sklearn,onnx,learn]" && rm -r /wheels
+COPY constraints.txt /tmp/constraints.txt
+RUN pip install --no-cache-dir -c /tmp/constraints.txt "$(ls /wheels/*.whl)[sklearn,onnx,learn]" && rm -r /wheels
 
 RUN useradd --create-home --uid 10001 streamserve \
     && install --directory --owner streamserve /app /var/cache/streamserve /var/lib/streamserve

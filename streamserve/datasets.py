@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from streamserve import places
 from streamserve.core.messages import I64, U8
 from streamserve.errors import StreamserveError
 
@@ -57,8 +58,7 @@ def cache_folder(kind: str) -> Path:
 
     Raises `DatasetError` where it cannot be made.
     """
-    root = os.environ.get("STREAMSERVE_CACHE")
-    folder = (Path(root).expanduser() if root else Path.home() / ".cache" / "streamserve") / kind
+    folder = places.cache_folder() / kind
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as refused:

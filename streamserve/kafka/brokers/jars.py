@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from streamserve.errors import BrokerError
-from streamserve.kafka.brokers.places import is_offline
+from streamserve.places import is_offline
 
 if TYPE_CHECKING:
     from collections.abc import Callable

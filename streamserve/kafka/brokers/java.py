@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamserve.errors import BrokerError
-from streamserve.kafka.brokers.places import wanted_java
+from streamserve.places import wanted_java
 
 OLDEST_JAVA = 17
 _ANSWER_TIMEOUT_S = 20

@@ -1,4 +1,4 @@
-"""Where a broker of our own keeps things, and the environment variables that say so (read here only).
+"""Where things are kept, and the environment variables that say so (read here only).
 
 * `STREAMSERVE_CACHE`: jars, class archive, formatted template; may be deleted, is made again.
   Without it `$XDG_CACHE_HOME/streamserve`, else `~/.cache/streamserve`.
