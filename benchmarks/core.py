@@ -38,9 +38,7 @@ def values(n: int, features: int = 20) -> list[bytes]:
     """OIP requests with distinct rows."""
     rows = np.random.default_rng(1).normal(size=(n, features))
     form = {"name": "x", "shape": [1, features], "datatype": "FP64"}
-    return [
-        orjson.dumps({"id": f"r{i}", "inputs": [{**form, "data": row}]}) for i, row in enumerate(rows.tolist())
-    ]
+    return [orjson.dumps({"id": f"r{i}", "inputs": [{**form, "data": row}]}) for i, row in enumerate(rows.tolist())]
 
 
 def rules(models: int) -> AppRules:

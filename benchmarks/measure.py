@@ -67,8 +67,13 @@ def _tail(log: Path) -> str:
     return "\n".join(lines[-_LOG_LINES:])
 
 
+def _admin(bootstrap_servers: str) -> AdminClient:
+    # Level 4: without librdkafka's remarks on events that nobody fetched before it was closed.
+    return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 4})
+
+
 def create_topics(bootstrap_servers: str, topics: tuple[str, ...]) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = _admin(bootstrap_servers)
     config = {"message.timestamp.type": "LogAppendTime"}  # as streamserve's own topics: the same work for the broker
     wanted = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1, config=config) for topic in topics]
     for future in admin.create_topics(wanted).values():
@@ -77,7 +82,7 @@ def create_topics(bootstrap_servers: str, topics: tuple[str, ...]) -> None:
 
 def delete_topics(bootstrap_servers: str, app: str) -> None:
     """Frees the disk; the next measurement has topics of its own anyway."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = _admin(bootstrap_servers)
     topics = [name for name in admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics if name.startswith(f"{app}.")]
     if topics:
         for future in admin.delete_topics(topics).values():

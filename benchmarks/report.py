@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.peers.catalogue import LEGEND
-from benchmarks.results import FOREIGN_CORES_LIMIT, Results, Row
+from benchmarks.results import FOREIGN_CORES_LIMIT, Results, Row, loudness
 from benchmarks.targets import Target, honesty, targets
 
 _NONE = "-"
@@ -24,7 +24,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _loud(rows: list[Row]) -> str:
-    loud = sum((row.get("foreign_cores") or 0) > FOREIGN_CORES_LIMIT for row in rows)
+    loud = sum(loudness([row]) > FOREIGN_CORES_LIMIT for row in rows)
     return f"{loud} of {len(rows)}" if loud else ""
 
 

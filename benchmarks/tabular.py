@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from benchmarks.broker import bench_broker
 from benchmarks.driver import Step
 from benchmarks.measure import Bench, MeasurementFailed, measure_drain, measure_live
 from benchmarks.peers.catalogue import ENSEMBLE, PEERS, Peer
-from benchmarks.results import Results, Row, append_csv
+from benchmarks.results import FOREIGN_CORES_LIMIT, Results, Row, append_csv, loudness, quietest
 from benchmarks.targets import RATES_PER_S, honesty
 from streamserve.errors import StreamserveError
 
@@ -45,6 +45,8 @@ class Options:
     sections: tuple[str, ...]
     runs: int
     drain_runs: int
+    repeats: int
+    """How often a measurement that somebody else's load disturbed is made again."""
     drain_s: float
     step_s: float
     sustained_s: float
@@ -83,6 +85,9 @@ def read_options(arguments: list[str]) -> Options:
     parser.add_argument("--seconds", type=_positive, help="length of a drain, about (default 5; quick 2)")
     parser.add_argument("--step-seconds", type=_positive, help="length of one open loop (default 6; quick 4)")
     parser.add_argument("--sustained-seconds", type=_positive, help="length of the held rate (default 60; quick 15)")
+    parser.add_argument(
+        "--repeats", type=int, default=1, help="repeats of a disturbed measurement (default 1; quick 0)"
+    )
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="use this broker instead of one of our own")
     parser.add_argument("--keep", action="store_true", help="keep configurations and logs of each measurement")
     given = parser.parse_args(arguments)
@@ -91,6 +96,7 @@ def read_options(arguments: list[str]) -> Options:
         sections=given.sections,
         runs=1 if given.quick else 5,
         drain_runs=1 if given.quick else 3,
+        repeats=0 if given.quick else given.repeats,
         drain_s=given.seconds or (2.0 if given.quick else 5.0),
         step_s=given.step_seconds or (4.0 if given.quick else 6.0),
         sustained_s=given.sustained_seconds or (15.0 if given.quick else 60.0),
@@ -124,7 +130,8 @@ class Run:
                 if "p50_ms" in row
                 else f"{row['rate_per_s']:,.0f} requests/s"
             )
-            self._console.print(f"{section} {run}: {peer.name}{rate}: {what}", highlight=False)
+            loud = " (loud)" if loudness([row]) > FOREIGN_CORES_LIMIT else ""
+            self._console.print(f"{section} {run}: {peer.name}{rate}: {what}{loud}", highlight=False)
 
     def _fail(self, section: str, peer: Peer, run: int, error: MeasurementFailed) -> None:
         self.results.failures.append(f"{section} {peer.name} run {run}: {error}")
@@ -135,23 +142,25 @@ class Run:
         measure_drain(self._bench, echo, self._app(echo), WARM_UP_DRAIN_S)
         measure_live(self._bench, echo, self._app(echo), (WARM_UP_STEP,))
 
-    def drain(self) -> None:
-        for run in range(1, self._options.drain_runs + 1):
-            for peer in self._peers("drain"):
-                try:
-                    measured = measure_drain(self._bench, peer, self._app(peer), self._options.drain_s)
-                except MeasurementFailed as error:
-                    self._fail("drain", peer, run, error)
-                else:
-                    self._note("drain", peer, run, [measured])
-
-    def _live(self, section: str, peer: Peer, run: int, steps: tuple[Step, ...]) -> None:
+    def _record(self, section: str, peer: Peer, run: int, measure: Callable[[], list[Row]]) -> None:
         try:
-            measured = measure_live(self._bench, peer, self._app(peer), steps)
+            measured = quietest(measure, self._options.repeats)
         except MeasurementFailed as error:
             self._fail(section, peer, run, error)
         else:
             self._note(section, peer, run, measured)
+
+    def _drain(self, peer: Peer, run: int) -> None:
+        seconds = self._options.drain_s
+        self._record("drain", peer, run, lambda: [measure_drain(self._bench, peer, self._app(peer), seconds)])
+
+    def _live(self, section: str, peer: Peer, run: int, steps: tuple[Step, ...]) -> None:
+        self._record(section, peer, run, lambda: measure_live(self._bench, peer, self._app(peer), steps))
+
+    def drain(self) -> None:
+        for run in range(1, self._options.drain_runs + 1):
+            for peer in self._peers("drain"):
+                self._drain(peer, run)
 
     def latency(self) -> None:
         steps = tuple(Step(rate_per_s=rate, seconds=self._options.step_s) for rate in RATES_PER_S)

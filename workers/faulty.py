@@ -30,6 +30,7 @@ import numpy as np
 from streamserve.core.messages import AnyArray
 from streamserve.errors import ModelError
 from streamserve.runtimes import ModelSpec, Outputs, Runtime, load
+from streamserve.runtimes.base import Sampled
 
 
 class Fault(TypedDict, total=False):
@@ -55,6 +56,10 @@ class Faulty:
         outputs = self._inner.predict(batch)
         time.sleep(fault.get("delay_ms", 0.0) / 1e3)
         return shuffled(outputs, batch) if fault.get("shuffle", False) else outputs
+
+    def sample(self) -> AnyArray | None:
+        """A row of the form that the inner model takes, where it says."""
+        return self._inner.sample() if isinstance(self._inner, Sampled) else None
 
     def close(self) -> None:
         """Close the inner model."""

@@ -67,6 +67,15 @@ class Runtime(Protocol):
         ...
 
 
+@runtime_checkable
+class Sampled(Protocol):
+    """A runtime that knows what a row looks like: it is warmed with it, and rows of another form are refused early."""
+
+    def sample(self) -> AnyArray | None:
+        """One row, `[1, ...]`, of the form that the model takes; None where it does not say."""
+        ...
+
+
 class LoadableRuntime(Runtime, Protocol):
     """What an entry point of the group `streamserve.runtimes` names: a runtime and how to make one."""
 

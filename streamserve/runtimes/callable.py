@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
+import numpy as np
+
 from streamserve.core.messages import AnyArray, Outputs
 from streamserve.runtimes.base import ModelSpec
 from streamserve.runtimes.conversion import as_outputs
@@ -36,6 +38,12 @@ class CallableRuntime:
         with collect_metrics() as reported:
             outputs = as_outputs(self._predict(view), self._spec)
         return with_metrics(outputs, reported)
+
+    def sample(self) -> AnyArray | None:
+        """The callable's own `sample()`, or its owner's, where there is one; else None."""
+        owner = getattr(self._predict, "__self__", None)
+        sample = getattr(self._predict, "sample", None) or getattr(owner, "sample", None)
+        return np.asarray(sample()) if callable(sample) else None
 
     def close(self) -> None:
         """Call the callable's own `close`, where it has one."""

@@ -101,6 +101,14 @@ class SklearnRuntime:
             outputs = self._outputs(self._prepare(batch))
         return with_metrics(outputs, reported)
 
+    def sample(self) -> AnyArray | None:
+        """Zeros for as many columns as it was fitted on, a text for a text vectoriser, else None."""
+        columns = getattr(self._model, "n_features_in_", None)
+        if columns is not None:
+            return np.zeros((1, int(columns)))
+        first = self._model.steps[0][1] if hasattr(self._model, "steps") else self._model
+        return np.array(["a few words"], dtype=object) if hasattr(first, "build_analyzer") else None
+
     def close(self) -> None:
         """Nothing is held beyond memory."""
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.report import print_report
-from benchmarks.results import COLUMNS, Results, append_csv
+from benchmarks.results import COLUMNS, Results, append_csv, quietest
 from benchmarks.targets import honesty, targets
 
 
@@ -116,3 +116,14 @@ def test_csv_with_other_columns_is_put_aside(tmp_path: Path) -> None:
     append_csv(path, {}, [{"section": "drain", "peer": "hand", "run": 1}])
     assert (tmp_path / "tabular.old.csv").read_text(encoding="utf-8") == "old,columns\n1,2\n"
     assert len(_read(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("foreign", "repeats", "kept"),
+    [([0.1, 0.0], 1, 0.1), ([0.9, 0.1, 0.0], 2, 0.1), ([0.9, 0.5], 1, 0.5), ([0.9, 0.1], 0, 0.9)],
+)
+def test_a_loud_measurement_is_repeated_and_the_quietest_counts(
+    foreign: list[float], repeats: int, kept: float
+) -> None:
+    attempts = iter(foreign)
+    assert quietest(lambda: [{"foreign_cores": next(attempts)}], repeats) == [{"foreign_cores": kept}]

@@ -250,3 +250,18 @@ def test_accepts_what_predicts() -> None:
     assert SklearnRuntime.accepts(GaussianNB())
     assert not SklearnRuntime.accepts(StandardScaler())
     assert not SklearnRuntime.accepts(len)
+
+
+def test_a_sample_row_has_the_columns_that_the_model_was_fitted_on() -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    numbers = make_pipeline(LogisticRegression()).fit(np.eye(4), [0, 1, 0, 1])
+    texts = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["good day", "bad day"], [0, 1])
+    for model, shape in ((numbers, (1, 4)), (texts, (1,))):
+        runtime = SklearnRuntime(model, ModelSpec(name="m", version="1", source="x"))
+        sample = runtime.sample()
+        assert sample is not None
+        assert sample.shape == shape
+        assert len(runtime.predict(sample).labels) == 1
