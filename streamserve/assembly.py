@@ -73,6 +73,7 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
         default=route.default,
         has_default=route.has_default,
         confidence_threshold=route.confidence_threshold,
+        decide_early=route.decide_early,
         # A policy without a state has nothing to learn.
         learns=policy.initial(models) is not None,
         probabilities=route.probabilities,

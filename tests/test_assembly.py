@@ -54,6 +54,7 @@ input = "rows"
 default = [0, 1]
 confidence_threshold = 0.25
 probabilities = true
+decide_early = false
 
 [routes.second]
 models = ["y"]
@@ -68,7 +69,7 @@ def settings() -> Settings:
 def test_a_route_has_what_its_settings_say(settings: Settings) -> None:
     first, second = routes(settings)
     assert (first.name, first.models, first.combine) == ("first", ("z@1", "x@3"), "mean_probability")
-    assert (first.deadline_ms, first.input, first.probabilities) == (250, "rows", True)
+    assert (first.deadline_ms, first.input, first.probabilities, first.decide_early) == (250, "rows", True, False)
     assert (first.default, first.has_default, first.confidence_threshold) == ([0, 1], True, 0.25)
     assert (first.policy, first.learns) == (Hedge(eta=0.5), True)
     assert (second.policy, second.learns) == (Static(), False)

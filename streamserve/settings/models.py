@@ -196,6 +196,11 @@ class RouteSettings(_Section):
         description="`oip`: Open Inference Protocol v2 JSON; `rows`: plain JSON rows; `text`: UTF-8 text; "
         "`raw`: tensor bytes, dtype and shape in headers.",
     )
+    decide_early: Flag = Field(
+        default=True,
+        description="Answer as soon as the members still missing cannot change the answer. "
+        "Their answers still reach the learner.",
+    )
     probabilities: Flag = Field(
         default=False, description="Predictions carry the combined probabilities as a second output."
     )

@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from learning_case import (
+
+from streamserve.core.effects import (
+    Continue,
+    Effect,
+    EmitDeadLetters,
+    EmitOutcomes,
+    ForwardFeedback,
+    Pause,
+    Settle,
+)
+from streamserve.core.events import AnswersFetched, Drain, Event, FeedbackFetched, ProduceFailed, Revoked, Tick
+from streamserve.core.stages.join import JoinStage
+from streamserve.testing.laws import StageLaws, check_laws
+from tests.core.stages.learning_case import (
     HOME,
     NOW_MS,
     ack,
@@ -23,19 +36,6 @@ from learning_case import (
     prediction,
     predictions,
 )
-
-from streamserve.core.effects import (
-    Continue,
-    Effect,
-    EmitDeadLetters,
-    EmitOutcomes,
-    ForwardFeedback,
-    Pause,
-    Settle,
-)
-from streamserve.core.events import AnswersFetched, Drain, Event, FeedbackFetched, ProduceFailed, Revoked, Tick
-from streamserve.core.stages.join import JoinStage
-from streamserve.testing.laws import StageLaws, check_laws
 
 WAIT_MS = 10_000
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from learning_case import feedback, fetched
 
 from streamserve.core.effects import Effect, ForwardFeedback, Settle
 from streamserve.core.events import Drain, Event, FeedbackFetched, Produced, ProduceFailed
 from streamserve.core.records import FeedbackForward, FeedbackRecord
 from streamserve.core.stage import Stage
 from streamserve.testing.laws import LawBroken, StageLaws, check_laws, same
+from tests.core.stages.learning_case import feedback, fetched
 
 HOLD_MS = 10
 
