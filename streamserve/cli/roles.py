@@ -44,9 +44,7 @@ def aggregate(
     _run("aggregate", run_aggregate(settings, _start(instance, metrics_port, status_file)))
 
 
-def learn(
-    config: Config, instance: Instance = None, metrics_port: Port = None, status_file: StatusFile = None
-) -> None:
+def learn(config: Config, instance: Instance = None, metrics_port: Port = None, status_file: StatusFile = None) -> None:
     """Join feedback with predictions and learn from it."""
     settings = load_settings(config)
     _run("learn", run_learn(settings, _start(instance, metrics_port, status_file)))

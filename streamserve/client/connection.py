@@ -1,4 +1,4 @@
-"""A client's way to the log: one reader, one writer, and questions; on Kafka, or on anything that keeps the protocols."""
+"""A client's way to the log: one reader, one writer, and questions; on Kafka, or what keeps the protocols."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def as_rows(x: Input) -> NDArray[Any]:
         raise UnusableInput(f"x has shape {list(rows.shape)}; give rows, the first dimension counts them")
     if rows.dtype.kind == "O" and any(type(value) is not str for value in rows.flat):
         raise UnusableInput("x holds values of different kinds; give numbers, booleans or texts of one kind")
-    if rows.dtype.kind not in "biufUO" or rows.dtype.itemsize > 8 and rows.dtype.kind == "f":
+    if rows.dtype.kind not in "biufUO" or (rows.dtype.itemsize > 8 and rows.dtype.kind == "f"):
         raise UnusableInput(f"x has dtype {rows.dtype}; allowed are booleans, whole numbers, floats to 64 bits and str")
     return rows[None, :] if rows.ndim == 1 and rows.dtype.kind in _NUMBERS else rows
 

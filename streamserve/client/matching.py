@@ -33,9 +33,7 @@ class Matcher(Generic[Owner]):
         """A batch is on its way to this partition: answers to it may come before its acknowledgement."""
         self._sending[partition] = self._sending.get(partition, 0) + 1
 
-    def placed(
-        self, partition: int, first_offset: int, owners: Sequence[Owner]
-    ) -> list[tuple[Owner, TerminalRecord]]:
+    def placed(self, partition: int, first_offset: int, owners: Sequence[Owner]) -> list[tuple[Owner, TerminalRecord]]:
         """The batch stands in the log from `first_offset` on. Returns those whose answer had come already."""
         early = self._early.get(partition, {})
         answered = []
@@ -68,7 +66,9 @@ class Matcher(Generic[Owner]):
             del seen[next(iter(seen))]
         self._highest[partition] = max(offset, self._highest.get(partition, -1))
         ref = (partition, offset)
-        owner = self._waiting.pop(ref, None) or self._given_up.pop(ref, None)
+        owner = self._waiting.pop(ref, None)
+        if owner is None:
+            owner = self._given_up.pop(ref, None)
         if owner is None and self._sending.get(partition):
             self._early.setdefault(partition, {})[offset] = record
         return True, owner

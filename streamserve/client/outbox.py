@@ -64,8 +64,9 @@ class Outbox(Generic[Owner]):
                 sent, owners = owners, []
                 self._settled(partition, sent, ack)
         except asyncio.CancelledError:
-            if owners:
-                self._settled(partition, owners, Ack(error="the client was closed before the broker acknowledged it"))
+            owners += [owner for _, owner in queue]
+            queue.clear()
+            self._settled(partition, owners, Ack(error="the client was closed before the broker acknowledged it"))
             raise
         finally:
             del self._lanes[partition]

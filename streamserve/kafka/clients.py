@@ -23,6 +23,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, OffsetAndMetad
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
     CommitFailedError,
+    CorruptRecordException,
     IllegalGenerationError,
     IllegalStateError,
     KafkaConnectionError,
@@ -101,6 +102,8 @@ class _Reading:
         self._consumer: AIOKafkaConsumer | None = None
         self._raw = RawFetcher(options, committed_only=committed_only)
         self._repaired: list[Chunk] = []
+        self._next: dict[TopicPartition, int] = {}
+        """First offset not yet handed out, of each partition that is being read."""
 
     def _make(self, **more: Any) -> AIOKafkaConsumer:
         return AIOKafkaConsumer(
@@ -132,30 +135,50 @@ class _Reading:
         consumer = self._live
         try:
             fetched = await consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
-        except (UnicodeDecodeError, ValueError, KafkaError) as error:
-            if not _breaks_parser(error):
+        except (ValueError, KafkaError) as error:
+            if isinstance(error, KafkaError) and not isinstance(error, CorruptRecordException):
                 raise BrokerError(f"reading failed: {error!r}") from error
             await self._repair(consumer, error)
             return []
-        return [
-            chunk_of(At(tp.topic, tp.partition), records, records[-1].offset + 1)
-            for tp, records in fetched.items()
-            if records
-        ]
+        if not fetched:
+            await self._catch_up(consumer)
+            return []
+        chunks = []
+        for tp, records in fetched.items():
+            chunk = chunk_of(At(tp.topic, tp.partition), records, records[-1].offset + 1)
+            if tp in self._next:
+                self._next[tp] = chunk.next_offset
+                chunks.append(chunk)
+        return chunks
 
     async def _repair(self, consumer: AIOKafkaConsumer, error: Exception) -> None:
-        """Read what the parser refuses another way. Which partition it was is not said: look at each."""
+        """Read what the parser refuses another way.
+
+        Which partition it was is not said, and records of others, drained by the same call, are gone with the
+        exception although their position has moved on: each partition is read again from where we know it was left.
+        """
         _log.warning("a record breaks the client's parser (%s); reading it the slow way", error)
-        for tp in list(consumer.assignment()):
-            if tp in consumer.paused():
-                continue
-            position = await consumer.position(tp)
-            chunk = await self._raw.fetch(At(tp.topic, tp.partition), position)
-            if chunk is None or tp not in consumer.assignment() or await consumer.position(tp) != position:
-                continue
-            consumer.seek(tp, chunk.next_offset)
-            if len(chunk):
-                self._repaired.append(chunk)
+        for tp, position in list(self._next.items()):
+            if tp in consumer.assignment():
+                consumer.seek(tp, position)
+                chunk = None if tp in consumer.paused() else await self._raw.fetch(At(*tp), position)
+                if chunk is None or self._next.get(tp) != position or tp not in consumer.assignment():
+                    continue
+                consumer.seek(tp, chunk.next_offset)
+                self._next[tp] = chunk.next_offset
+                if len(chunk):
+                    self._repaired.append(chunk)
+
+    async def _catch_up(self, consumer: AIOKafkaConsumer) -> None:
+        """Step over what holds no record (transaction markers, compacted ranges), where nothing is buffered."""
+        for tp, position in list(self._next.items()):
+            if tp in consumer.assignment() and tp not in consumer.paused():
+                try:
+                    reached = await consumer.position(tp)
+                except KafkaError:  # taken away while we asked
+                    continue
+                if self._next.get(tp) == position:
+                    self._next[tp] = max(position, reached)
 
     def _known(self, partitions: Collection[At]) -> list[TopicPartition]:
         assigned = self._live.assignment()
@@ -176,12 +199,7 @@ class _Reading:
         highwater = consumer.highwater(tp)
         if highwater is None:
             return None
-        position = consumer._subscription.subscription.assignment.state_value(tp)._position  # no awaitable form
-        return None if position is None else max(0, highwater - position)
-
-
-def _breaks_parser(error: Exception) -> bool:
-    return isinstance(error, (UnicodeDecodeError, ValueError)) or type(error).__name__ == "CorruptRecordException"
+        return max(0, highwater - self._next[tp]) if tp in self._next else None
 
 
 class KafkaReader(_Reading):
@@ -204,19 +222,17 @@ class KafkaReader(_Reading):
 
     def read(self, positions: Mapping[At, int]) -> None:
         consumer = self._live
-        before = consumer.assignment()
-        held = {tp: consumer._subscription.subscription.assignment.state_value(tp)._position for tp in before}
         targets = {TopicPartition(at.topic, at.partition): offset for at, offset in positions.items()}
-        paused = consumer.paused() & targets.keys() if before else set()
-        self._repaired = [c for c in self._repaired if TopicPartition(*c.at) in targets]
+        paused = consumer.paused() & targets.keys() if self._next else set()
+        self._repaired = [chunk for chunk in self._repaired if TopicPartition(*chunk.at) in targets]
+        self._next = {tp: self._next.get(tp, offset) for tp, offset in targets.items()}
         if not targets:
             self._assigned.clear()
             consumer.unsubscribe()
             return
         consumer.assign(list(targets))
-        for tp, offset in targets.items():
-            kept = held.get(tp)
-            consumer.seek(tp, offset if kept is None else kept)
+        for tp, offset in self._next.items():
+            consumer.seek(tp, offset)
         if paused:
             consumer.pause(*paused)
         self._assigned.set()
@@ -227,7 +243,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         self._reader, self._assigned, self._revoked = reader, assigned, revoked
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        self._reader._repaired.clear()
+        self._reader.forget()
         if revoked:
             await self._revoked(frozenset(At(tp.topic, tp.partition) for tp in revoked))
 
@@ -265,18 +281,23 @@ class KafkaGroupReader(_Reading):
         self._consumer.subscribe([self._topic], listener=_Listener(self, assigned=assigned, revoked=revoked))
         await started(self._consumer, self._options)
 
+    def forget(self) -> None:
+        """Nothing is ours until it is begun again."""
+        self._repaired.clear()
+        self._next.clear()
+
     def begin(self, positions: Mapping[At, int]) -> None:
         consumer = self._live
         for at in positions:
             tp = TopicPartition(at.topic, at.partition)
             if tp in consumer.assignment():
+                self._next[tp] = positions[at]
                 consumer.seek(tp, positions[at])
                 consumer.resume(tp)
 
     async def commit(self, offsets: Mapping[At, Committed]) -> bool:
         wanted = {
-            TopicPartition(at.topic, at.partition): OffsetAndMetadata(c.offset, c.metadata)
-            for at, c in offsets.items()
+            TopicPartition(at.topic, at.partition): OffsetAndMetadata(c.offset, c.metadata) for at, c in offsets.items()
         }
         try:
             await self._live.commit(wanted)
@@ -345,6 +366,5 @@ class KafkaLookups:
             lambda: admin.list_consumer_group_offsets(group, partitions=wanted), f"reading the commits of group {group}"
         )
         return {
-            At(tp.topic, tp.partition): Committed(offset=c.offset, metadata=c.metadata or "")
-            for tp, c in found.items()
+            At(tp.topic, tp.partition): Committed(offset=c.offset, metadata=c.metadata or "") for tp, c in found.items()
         }

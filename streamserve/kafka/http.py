@@ -36,7 +36,12 @@ class StatusServer:
     """Serves a process's pages; `port` 0 takes any free one."""
 
     def __init__(self, pages: Pages, port: int = 0) -> None:
-        self._pages = pages
+        self._paths: dict[bytes, Callable[[], Answer]] = {
+            b"/metrics": lambda: Answer(200, pages.metrics(), CONTENT_TYPE),
+            b"/healthz": lambda: _health(pages.alive()),
+            b"/readyz": lambda: _health(pages.ready()),
+            b"/status": lambda: Answer(200, json.dumps(pages.status()).encode(), "application/json"),
+        }
         self._asked_port = port
         self._server: asyncio.Server | None = None
         self.port = 0
@@ -76,17 +81,8 @@ class StatusServer:
             return Answer(400, b"not HTTP\n")
         if words[0] != b"GET":
             return Answer(405, b"GET only\n")
-        match words[1].split(b"?")[0]:
-            case b"/metrics":
-                return Answer(200, self._pages.metrics(), CONTENT_TYPE)
-            case b"/healthz":
-                return _health(self._pages.alive())
-            case b"/readyz":
-                return _health(self._pages.ready())
-            case b"/status":
-                return Answer(200, json.dumps(self._pages.status()).encode(), "application/json")
-            case _:
-                return Answer(404, b"/metrics /healthz /readyz /status\n")
+        page = self._paths.get(words[1].split(b"?")[0])
+        return Answer(404, b"/metrics /healthz /readyz /status\n") if page is None else page()
 
 
 def _health(troubles: list[str]) -> Answer:

@@ -79,9 +79,7 @@ def outcomes_event(chunk: Chunk) -> Event:
         decode_outcome(value, partition=partition, offset=offset, append_ms=append_ms)
         for value, offset, append_ms in zip(chunk.values, chunk.offsets.tolist(), chunk.append_ms.tolist(), strict=True)
     )
-    return OutcomesFetched(
-        outcomes=Outcomes(partition=partition, records=records, next_offset=chunk.next_offset)
-    )
+    return OutcomesFetched(outcomes=Outcomes(partition=partition, records=records, next_offset=chunk.next_offset))
 
 
 def feedback_event(chunk: Chunk, reject: Callable[[DeadLetters], None]) -> Event:
@@ -146,7 +144,7 @@ def encoders(topics: Topics) -> Encoders:
     """How what stages emit becomes records."""
     return Encoders(
         answers=_answers,
-        predictions=lambda predictions: encode_predictions(predictions),  # its size limit is the default
+        predictions=encode_predictions,
         dead_letters=lambda letters: encode_dead_letters(letters, topics.of(letters.source)),
         outcome=_outcome,
         state=lambda state: _state(state, encode_epoch(state)),

@@ -34,6 +34,8 @@ FETCH_RECORDS = 500
 _FETCH_TIMEOUT_MS = 1_000
 #: Re-arming below this would spin, should a stage break law 1.
 _LEAST_WAIT_MS = 1.0
+#: How often a loop that may not act looks whether it may again.
+_HELD_WAIT_S = 0.01
 
 
 Reject = Callable[[DeadLetters], None]
@@ -152,7 +154,7 @@ class StageLoop:
             if self.may_act():
                 self._turn()
             else:
-                await asyncio.sleep(_LEAST_WAIT_MS / 100)
+                await asyncio.sleep(_HELD_WAIT_S)
             self.turned_at_ms = self._clock.monotonic_ms()
         if self._timer is not None:
             self._timer.cancel()
@@ -199,10 +201,8 @@ class StageLoop:
                 return
             self._metrics.consumed(chunk)
         rejecting = self._wiring.rejecting.get(chunk.at.topic)
-        if rejecting is None:
-            event = self._wiring.events[chunk.at.topic](chunk)
-        else:
-            event = rejecting(chunk, self._reject)
+        make = self._wiring.events.get(chunk.at.topic)
+        event = rejecting(chunk, self._reject) if rejecting is not None else make(chunk) if make is not None else None
         if event is not None:
             self._apply(event)
 

@@ -62,7 +62,9 @@ class RoleMetrics:
             "streamserve_requests", "Terminal records", ["route", "outcome", "reason"], registry=registry
         )
         self._flags = Counter(
-            "streamserve_predictions_flagged", "Terminal records marked late, stale or off_epoch", ["route", "flag"],
+            "streamserve_predictions_flagged",
+            "Terminal records marked late, stale or off_epoch",
+            ["route", "flag"],
             registry=registry,
         )
         self._duration = self._histogram("request_duration_seconds", "Append to prediction", ["route"])
@@ -78,7 +80,9 @@ class RoleMetrics:
         )
         self._failed = Counter("streamserve_batches_failed", "Model calls that raised", ["model"], registry=registry)
         self._missing = Counter(
-            "streamserve_ensemble_members_missing", "Chosen members without an answer", ["member", "reason"],
+            "streamserve_ensemble_members_missing",
+            "Chosen members without an answer",
+            ["member", "reason"],
             registry=registry,
         )
         self._dlq = Counter("streamserve_dlq_records", "Dead letters", ["source", "reason"], registry=registry)
@@ -145,7 +149,7 @@ class RoleMetrics:
                 self._flags.labels(block.route, flag).inc(int(column.sum()))
         total_s = block.total_ms / 1000.0
         self._bulk_of("total", self._duration, block.route).add(total_s)
-        ran = block.inference_ms > 0
+        ran = block.answered != 0
         if ran.any():
             self._bulk_of("queue", self._queue, block.route).add(block.queue_ms[ran] / 1000.0)
         if block.missing.any():

@@ -1,8 +1,8 @@
 """Takes over and gives up partitions, and commits.
 
 The group tells when (`assigned`, `revoked`); what a new owner needs is looked up from the commit, its metadata and the
-log. Commit metadata is the stage's JSON. The shell reads offsets from it: `<kind>_from` (or `<kind>`) of each followed topic and of
-the predictions scan, and `rebuild_from`, where the driving topic is to be read again below the commit.
+log. Commit metadata is the stage's JSON. The shell reads offsets from it: `<kind>_from` (or `<kind>`) of each followed
+topic and of the predictions scan, and `rebuild_from`, where the driving topic is to be read again below the commit.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class Ownership:
 
     async def assigned(self, partitions: frozenset[At]) -> None:
         """Must return at once: heartbeats start only afterwards. The take-over goes on as a task."""
+        self.forget(list(self._loop.ledgers))  # a member that was thrown out is not told so
         self._heard_at_ms = self._clock.monotonic_ms()
         self._metrics.rebalanced(len(partitions))
         numbers = sorted(at.partition for at in partitions)
@@ -101,7 +102,6 @@ class Ownership:
     async def revoked(self, partitions: frozenset[At]) -> None:
         """Finish, commit, forget: one deadline for all of it."""
         until_ms = self._clock.monotonic_ms() + self._plan.revoke_budget_ms
-        self._heard_at_ms = self._clock.monotonic_ms()
         if self._takeover is not None:
             self._takeover.cancel()
             await asyncio.wait([self._takeover])
@@ -113,7 +113,8 @@ class Ownership:
         """Leave the rest of the budget, at least a quarter of it, to the commit."""
         self._loop.close_to_new(numbers)
         reserve_ms = self._plan.revoke_budget_ms / 4
-        await self._loop.finished(numbers, until_ms - reserve_ms)
+        if self.holds_lease():  # else somebody else has them already
+            await self._loop.finished(numbers, until_ms - reserve_ms)
         try:
             left_s = max(reserve_ms, until_ms - self._clock.monotonic_ms()) / 1000
             await asyncio.wait_for(self.commit(numbers), left_s)
@@ -184,14 +185,15 @@ class Ownership:
         driving = {number: At(self._plan.driving, number) for number in numbers}
         committed = await self._lookups.committed(self._plan.group, driving.values())
         starts = await self._lookups.starts(driving.values())
-        held = {number: committed[at] for number, at in driving.items()
-                if at in committed and committed[at].offset >= starts[at]}
+        held = {
+            number: committed[at]
+            for number, at in driving.items()
+            if at in committed and committed[at].offset >= starts[at]
+        }
         positions = {number: held[number].offset if number in held else starts[at] for number, at in driving.items()}
         return positions, {number: held[number].metadata if number in held else "" for number in numbers}
 
-    async def _ranges(
-        self, topic: str, key: str, words: Mapping[int, Mapping[str, Any]]
-    ) -> dict[At, tuple[int, int]]:
+    async def _ranges(self, topic: str, key: str, words: Mapping[int, Mapping[str, Any]]) -> dict[At, tuple[int, int]]:
         """From where a topic is to be read, as the metadata says, and its end now."""
         partitions = [At(topic, number) for number in words]
         starts, ends = await self._lookups.starts(partitions), await self._lookups.ends(partitions)
@@ -268,7 +270,7 @@ class Ownership:
                     continue
                 words = self._loop.stage.commit_metadata(number)
                 if len(words.encode()) > MAX_METADATA_BYTES:
-                    raise ContractError(f"commit metadata of {len(words)} characters is above {MAX_METADATA_BYTES} bytes")
+                    raise ContractError(f"commit metadata is above {MAX_METADATA_BYTES} bytes: {words[:80]}...")
                 wanted[number] = Committed(offset=offset, metadata=words)
             if not wanted:
                 return

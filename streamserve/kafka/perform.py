@@ -32,7 +32,6 @@ from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import Ack, At, Columns, GroupReader, LogReader, LogWriter, Record, RecordColumns
 from streamserve.kafka.runner import ModelRunner
 
-
 _RETRY_S = 0.5
 
 
@@ -222,4 +221,3 @@ class Performer:
             reader.pause(source)
         else:
             reader.resume(source)
-

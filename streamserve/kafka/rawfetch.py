@@ -97,9 +97,7 @@ def _chunk(at: At, records: list[RawRecord], next_offset: int) -> Chunk:
     )
 
 
-def parse(
-    data: bytes, position: int, aborted: list[tuple[int, int]] | None
-) -> tuple[list[RawRecord], int]:
+def parse(data: bytes, position: int, aborted: list[tuple[int, int]] | None) -> tuple[list[RawRecord], int]:
     """Records of a fetch's bytes at or after `position`, and the offset after them.
 
     `aborted`: (producer id, first offset) of aborted transactions, or None to keep their records.
@@ -132,13 +130,21 @@ def _records(payload: bytes, head: tuple[int, ...]) -> Iterator[RawRecord]:
     codec = attributes & _CODEC
     try:
         if codec:
-            payload = bytes(_DECODERS[codec](payload))
+            payload = _decompressed(codec, payload)
         at = 0
         for _ in range(count):
             record, at = _record(payload, at, base, first_ms, max_ms if attributes & _LOG_APPEND else None)
             yield record
-    except (KeyError, IndexError, ValueError, RuntimeError, EOFError, OSError) as error:
+    except (IndexError, ValueError) as error:
         _log.error("the rest of the record batch at offset %d cannot be read and is skipped: %r", base, error)
+
+
+def _decompressed(codec: int, payload: bytes) -> bytes:
+    """Raises ValueError, whatever the library says."""
+    try:
+        return bytes(_DECODERS[codec](payload))
+    except Exception as error:
+        raise ValueError(f"its compression cannot be undone: {error!r}") from error
 
 
 def _record(data: bytes, at: int, base: int, first_ms: int, append_ms: int | None) -> tuple[RawRecord, int]:

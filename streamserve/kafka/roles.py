@@ -79,7 +79,7 @@ def topics_of(app: str) -> Topics:
     return Topics(**names, dlq=topic_name(app, Kind.DLQ))
 
 
-async def run_worker(settings: Settings, pool: str, start: Start = Start()) -> None:  # noqa: B008  (frozen)
+async def run_worker(settings: Settings, pool: str, start: Start = Start()) -> None:
     """Serve a pool's models until a signal asks to stop; in a fused app also the terminal records.
 
     Raises ConfigError, ModelError, BrokerError, TopicsDiffer: what keeps it from serving.
@@ -96,13 +96,19 @@ async def run_worker(settings: Settings, pool: str, start: Start = Start()) -> N
         plan = _plan(settings, group=f"pool.{pool}", driving=app.topics.requests)
     wiring = Wiring(driving=app.topics.requests, events={app.topics.requests: intake.requests_event})
     role = Role(
-        name=f"worker {pool}", stage=stage, driving_kind="requests", wiring=wiring, plan=plan, topics=app.topics,
-        encoders=intake.encoders(app.topics), runtimes=runtimes,
+        name=f"worker {pool}",
+        stage=stage,
+        driving_kind="requests",
+        wiring=wiring,
+        plan=plan,
+        topics=app.topics,
+        encoders=intake.encoders(app.topics),
+        runtimes=runtimes,
     )
     await _serve([_service(app, role, start, f"worker-{pool}")], start, _warmer(runtimes))
 
 
-async def run_aggregate(settings: Settings, start: Start = Start()) -> None:  # noqa: B008  (frozen)
+async def run_aggregate(settings: Settings, start: Start = Start()) -> None:
     """Write the terminal records of an app with several pools. Raises as `run_worker`; ConfigError in a fused app."""
     if settings.fused:
         raise ConfigError(
@@ -120,7 +126,10 @@ async def run_aggregate(settings: Settings, start: Start = Start()) -> None:  # 
             events={topics.requests: intake.requests_event, topics.answers: intake.answers_event},
         ),
         plan=_plan(
-            settings, group="terminal", driving=topics.requests, predictions=topics.predictions,
+            settings,
+            group="terminal",
+            driving=topics.requests,
+            predictions=topics.predictions,
             followed={"answers": topics.answers},
         ),
         topics=topics,
@@ -129,7 +138,7 @@ async def run_aggregate(settings: Settings, start: Start = Start()) -> None:  # 
     await _serve([_service(app, role, start, "aggregate")], start, None)
 
 
-async def run_learn(settings: Settings, start: Start = Start()) -> None:  # noqa: B008  (frozen)
+async def run_learn(settings: Settings, start: Start = Start()) -> None:
     """Join feedback with predictions and learn from it: two stages in one process. Raises as `run_worker`."""
     app = await _app(settings)
     join, update = _join_role(app), _update_role(app)
@@ -153,7 +162,10 @@ def _join_role(app: _App) -> Role:
             rejecting={topics.feedback: intake.feedback_event},
         ),
         plan=_plan(
-            app.settings, group="join", driving=topics.feedback, rebuilds=True,
+            app.settings,
+            group="join",
+            driving=topics.feedback,
+            rebuilds=True,
             followed={"predictions": topics.predictions, "answers": topics.answers},
         ),
         topics=topics,
@@ -265,7 +277,8 @@ def _follower(app: _App, metrics: RoleMetrics, loop: StageLoop, clock: BrokerClo
             for state in states:
                 route = routes.get(state.route)
                 if route is not None and state.policy == route.policy.name:
-                    weights = route.policy.distribution(route.policy.load(state.data, route.models), route.models).weights
+                    learnt = route.policy.load(state.data, route.models)
+                    weights = route.policy.distribution(learnt, route.models).weights
                     metrics.weights(route.name, dict(zip(route.models, weights.tolist(), strict=True)))
             return states
 
@@ -284,9 +297,7 @@ def _follower(app: _App, metrics: RoleMetrics, loop: StageLoop, clock: BrokerClo
     )
 
 
-async def _serve(
-    services: list[RoleService], start: Start, warm: Callable[[ModelRunner], Any] | None
-) -> None:
+async def _serve(services: list[RoleService], start: Start, warm: Callable[[ModelRunner], Any] | None) -> None:
     """Run the services of one process; the first to die stops the others. The first one's port is told."""
     waiting = {service.role.name for service in services}
     first = services[0]

@@ -26,9 +26,7 @@ class ModelRunner:
     def __init__(self, runtimes: Mapping[str, Runtime], finished: Callable[[BatchFinished], None]) -> None:
         self._runtimes = dict(runtimes)
         self._finished = finished
-        self._threads = {
-            model: ThreadPoolExecutor(1, thread_name_prefix=f"model {model}") for model in self._runtimes
-        }
+        self._threads = {model: ThreadPoolExecutor(1, thread_name_prefix=f"model {model}") for model in self._runtimes}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.running = 0
         """Calls begun and not yet reported."""

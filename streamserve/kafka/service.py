@@ -84,20 +84,31 @@ class RoleService:
         """`waits_for_states`: a partition is taken over only when every state in it has been read."""
         self.role, self._clients = role, clients
         self.clock, self.metrics = clock, metrics
-        self.loop = StageLoop(
-            stage=role.stage, wiring=role.wiring, clock=clock, metrics=metrics, limits=role.limits
-        )
+        self.loop = StageLoop(stage=role.stage, wiring=role.wiring, clock=clock, metrics=metrics, limits=role.limits)
         self.runner = None if role.runtimes is None else ModelRunner(role.runtimes, self._batch_finished)
         self.states = states(self.loop, clock) if states else None
         self.ownership = Ownership(
-            plan=role.plan, loop=self.loop, clock=clock, metrics=metrics, group_reader=clients.group,
-            followed_reader=clients.followed, scan_reader=clients.scan, lookups=clients.lookups,
+            plan=role.plan,
+            loop=self.loop,
+            clock=clock,
+            metrics=metrics,
+            group_reader=clients.group,
+            followed_reader=clients.followed,
+            scan_reader=clients.scan,
+            lookups=clients.lookups,
             ready=self._states_reached if waits_for_states else None,
         )
         self.performer = Performer(
-            topics=role.topics, encoders=role.encoders, writer=clients.writer, runner=self.runner, clock=clock,
-            metrics=metrics, post=self.loop.post, ledgers=self.loop.ledgers,
-            driving=(role.driving_kind, clients.group), followed=clients.followed,
+            topics=role.topics,
+            encoders=role.encoders,
+            writer=clients.writer,
+            runner=self.runner,
+            clock=clock,
+            metrics=metrics,
+            post=self.loop.post,
+            ledgers=self.loop.ledgers,
+            driving=(role.driving_kind, clients.group),
+            followed=clients.followed,
         )
         self.loop.performs(self.performer.perform, self.performer.reject)
         self.server = StatusServer(
@@ -190,7 +201,9 @@ class RoleService:
         if not await self.loop.finished(owned, started_ms + DRAIN_FINISH_MS):
             _log.warning(
                 "%s: %d open inputs are left to the next owner: not finished in %d ms",
-                self.role.name, self.loop.open_requests, DRAIN_FINISH_MS,
+                self.role.name,
+                self.loop.open_requests,
+                DRAIN_FINISH_MS,
             )
         await self.ownership.give_up(list(self.loop.ledgers), started_ms + DRAIN_FINISH_MS + 500)
         _log.info("%s: stopped after %d ms", self.role.name, self.clock.monotonic_ms() - started_ms)
@@ -236,7 +249,9 @@ class RoleService:
             if lag is not None:
                 lags[plan.driving, number] = lag
         self.metrics.gauges(
-            lags=lags, queued=self.loop.queued_records, open_requests=self.loop.open_requests,
+            lags=lags,
+            queued=self.loop.queued_records,
+            open_requests=self.loop.open_requests,
             clock_ms=(self.clock.offset_ms, self.clock.bound_ms),
         )
 

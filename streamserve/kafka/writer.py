@@ -150,9 +150,7 @@ class KafkaWriter:
         size += len(key or b"") + sum(len(name) + len(text or b"") for name, text in headers)
         return size + _RECORD_OVERHEAD_BYTES > self._max_record_bytes
 
-    def _acknowledged(
-        self, at: At, producer: AIOKafkaProducer, sends: list[_Send], done: asyncio.Future[Any]
-    ) -> None:
+    def _acknowledged(self, at: At, producer: AIOKafkaProducer, sends: list[_Send], done: asyncio.Future[Any]) -> None:
         if done.cancelled():
             self._failed(at, producer, sends, BrokerError("the send was cancelled"))
             return

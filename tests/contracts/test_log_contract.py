@@ -70,8 +70,13 @@ class Kafka:
 
     def group(self, name: str) -> GroupReader:
         return KafkaGroupReader(
-            self.options, topic=self.topic, group=f"{name}-{self.topic}", instance=None, session_timeout_ms=6_000,
-            heartbeat_interval_ms=300, committed_only=True,
+            self.options,
+            topic=self.topic,
+            group=f"{name}-{self.topic}",
+            instance=None,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=300,
+            committed_only=True,
         )
 
     def lookups(self) -> LogLookups:

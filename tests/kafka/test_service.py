@@ -24,8 +24,14 @@ from streamserve.kafka.service import Clients, Role, RoleService
 from streamserve.testing.log import MemoryGroupReader, MemoryLog, MemoryLookups, MemoryReader, MemoryWriter
 
 TOPICS = Topics(
-    requests="a.requests.v1", answers="a.answers.v1", predictions="a.predictions.v1", feedback="a.feedback.v1",
-    outcomes="a.outcomes.v1", epochs="a.epochs.v1", policy="a.policy.v1", dlq="a.dlq.v1",
+    requests="a.requests.v1",
+    answers="a.answers.v1",
+    predictions="a.predictions.v1",
+    feedback="a.feedback.v1",
+    outcomes="a.outcomes.v1",
+    epochs="a.epochs.v1",
+    policy="a.policy.v1",
+    dlq="a.dlq.v1",
 )
 ALL = (TOPICS.requests, TOPICS.answers, TOPICS.predictions, TOPICS.policy)
 WAIT_S = 5.0
@@ -68,8 +74,12 @@ class CopyStage:
             self._tokens += 1
             self._open[self._tokens] = (requests.partition, np.array([offset]))
             state = StateRecord(
-                route=f"{requests.partition}-{offset}", context=(value or b"").decode(), policy="", data={},
-                includes={}, partition=requests.partition,
+                route=f"{requests.partition}-{offset}",
+                context=(value or b"").decode(),
+                policy="",
+                data={},
+                includes={},
+                partition=requests.partition,
             )
             effects.append(EmitSnapshot(token=self._tokens, state=state))
         return effects
@@ -88,8 +98,12 @@ class CopyStage:
 def requests_of(chunk: Chunk) -> Event:
     return RequestsFetched(
         requests=Requests(
-            partition=chunk.at.partition, offsets=chunk.offsets, append_ms=chunk.append_ms, keys=chunk.keys,
-            values=chunk.values, headers=chunk.headers,
+            partition=chunk.at.partition,
+            offsets=chunk.offsets,
+            append_ms=chunk.append_ms,
+            keys=chunk.keys,
+            values=chunk.values,
+            headers=chunk.headers,
         )
     )
 
@@ -103,20 +117,35 @@ def columns_never(_message: object) -> Columns:
 
 
 ENCODERS = Encoders(
-    answers=columns_never, predictions=columns_never, dead_letters=columns_never, outcome=never, state=never,
+    answers=columns_never,
+    predictions=columns_never,
+    dead_letters=columns_never,
+    outcome=never,
+    state=never,
     forward=never,
     snapshot=lambda state: Record(value=state.context.encode(), headers=(("ss-ref", state.route.encode()),)),
 )
 
 
-def service_on(log: MemoryLog, stage: CopyStage) -> tuple[RoleService, MemoryWriter, MemoryGroupReader]:
+def service_on(
+    log: MemoryLog, stage: CopyStage, lease_ms: int = 6_000
+) -> tuple[RoleService, MemoryWriter, MemoryGroupReader]:
     group = MemoryGroupReader(log, topic=TOPICS.requests, group="a.terminal")
     writer = MemoryWriter(log)
     role = Role(
-        name="copy", stage=stage, driving_kind="requests",
+        name="copy",
+        stage=stage,
+        driving_kind="requests",
         wiring=Wiring(driving=TOPICS.requests, events={TOPICS.requests: requests_of}),
-        plan=Plan(group="a.terminal", driving=TOPICS.requests, predictions=TOPICS.policy, commit_interval_ms=10),
-        topics=TOPICS, encoders=ENCODERS,
+        plan=Plan(
+            group="a.terminal",
+            driving=TOPICS.requests,
+            predictions=TOPICS.policy,
+            commit_interval_ms=10,
+            lease_ms=lease_ms,
+        ),
+        topics=TOPICS,
+        encoders=ENCODERS,
     )
     clients = Clients(
         group=group, followed=None, scan=lambda: MemoryReader(log), lookups=MemoryLookups(log), writer=writer
@@ -138,7 +167,7 @@ async def running(service: RoleService) -> AsyncIterator[asyncio.Task[None]]:
 
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_S):
-        while not true():
+        while not true():  # noqa: ASYNC110  (what is waited for has no event)
             await asyncio.sleep(0.001)
 
 
@@ -229,3 +258,27 @@ async def test_offsets_below_the_start_of_the_log_begin_at_its_start() -> None:
     async with running(service):
         await until(lambda: committed(log) == {0: 4})
     assert written(log) == [b"c", b"d"]
+
+
+async def test_a_member_that_was_thrown_out_writes_nothing_once_its_lease_is_over() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    stage = CopyStage()
+    service, _, group = service_on(log, stage, lease_ms=100)
+    async with running(service):
+        put(log, 0, b"x")
+        await until(lambda: committed(log) == {0: 1})
+        group.vanish()
+        await until(lambda: not service.ownership.holds_lease())
+        put(log, 0, b"y")
+        await until(lambda: service.loop.queued_records == 1)
+        await asyncio.sleep(0.05)  # an absence cannot be observed: give it the chance to be wrong
+        assert written(log) == [b"x"]
+        await group.start(assigned=service.ownership.assigned, revoked=service.ownership.revoked)
+        await until(lambda: committed(log) == {0: 2})
+    assert written(log) == [b"x", b"y"]
+
+
+async def test_a_model_that_is_not_warm_keeps_the_process_from_being_ready() -> None:
+    service, _, _ = service_on(MemoryLog(dict.fromkeys(ALL, 1)), CopyStage())
+    assert "models are not warm yet" in service.not_ready()
+    assert "the group is not joined yet" in service.not_ready()

@@ -38,13 +38,12 @@ class Tensor:
 class Group:
     """The rows of one (dtype, trailing shape), in order of arrival."""
 
-    __slots__ = ("dtype", "index", "numbers", "row_size", "texts", "trailing")
+    __slots__ = ("dtype", "index", "numbers", "texts", "trailing")
 
-    def __init__(self, index: int, dtype: np.dtype[Any], trailing: tuple[int, ...], row_size: int) -> None:
+    def __init__(self, index: int, dtype: np.dtype[Any], trailing: tuple[int, ...]) -> None:
         self.index = index
         self.dtype = dtype
         self.trailing = trailing
-        self.row_size = row_size
         self.numbers: array[Any] = array("d" if dtype == FLOAT64 else "B")
         self.texts: list[str] = []
 
@@ -79,8 +78,7 @@ class ColumnsBuilder:
     def group(self, dtype: np.dtype[Any], trailing: tuple[int, ...]) -> Group:
         found = self.groups.get((dtype, trailing))
         if found is None:
-            row_size = int(np.prod(trailing, dtype=np.int64))
-            found = self.groups[dtype, trailing] = Group(len(self.groups), dtype, trailing, row_size)
+            found = self.groups[dtype, trailing] = Group(len(self.groups), dtype, trailing)
         return found
 
     def add(self, tensor: Tensor, request_id: str | None) -> None:

@@ -37,13 +37,10 @@ def decode_feedback(
     places = _places(headers)
     if isinstance(places, Refusal):
         return places
-    body = parse(value)
+    body = _body(value, REF_HEADER in places)
     if isinstance(body, Refusal):
         return body
-    wrong = _wrong(body, REF_HEADER in places)
-    if wrong is not None or not isinstance(body, dict):
-        return wrong or Refusal(Reason.WRONG_FORM, "no object")
-    request_id, reward, model = id_text(body.get("id")), body.get("reward"), body.get("model")
+    request_id, reward = id_text(body.get("id")), body.get("reward")
     return FeedbackRecord(
         partition=partition,
         offset=offset,
@@ -53,7 +50,7 @@ def decode_feedback(
         label=body.get("label"),
         has_label="label" in body,
         reward=None if reward is None else float(reward),
-        model=model,
+        model=body.get("model"),
         key=key,
         value=value,
         headers=tuple((name, text or b"") for name, text in headers),
@@ -82,9 +79,12 @@ def _places(headers: Headers) -> dict[str, tuple[int, int]] | Refusal:
     return places
 
 
-def _wrong(body: Any, has_ref: bool) -> Refusal | None:
-    """What is wrong with the parsed value, if anything is."""
+def _body(value: bytes, has_ref: bool) -> dict[str, Any] | Refusal:
+    """The parsed value, once nothing is wrong with it."""
     form, datatype = Reason.WRONG_FORM, Reason.WRONG_DATATYPE
+    body = parse(value)
+    if isinstance(body, Refusal):
+        return body
     if not isinstance(body, dict):
         return Refusal(form, f"the value is {excerpt(body)}; expected an object with `id` and `label` or `reward`")
     label, reward, model = body.get("label"), body.get("reward"), body.get("model")
@@ -99,7 +99,7 @@ def _wrong(body: Any, has_ref: bool) -> Refusal | None:
         refusal = Refusal(datatype, f"`model` is {excerpt(model)}; expected a string such as linear@1")
     elif not _writable(label):
         refusal = Refusal(datatype, "`label` holds a whole number beyond 64 bits, or is nested too deeply")
-    return refusal
+    return body if refusal is None else refusal
 
 
 def _writable(label: Any) -> bool:

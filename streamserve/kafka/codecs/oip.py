@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from math import prod
+from typing import Literal
 
 import msgspec
 
@@ -41,7 +43,21 @@ class _Request(msgspec.Struct, gc=False):
     id: str | None = None
 
 
+class _NestedFloats(msgspec.Struct, gc=False):
+    shape: tuple[int, int]
+    datatype: Literal["FP64"]
+    data: list[list[float]]
+
+
+class _NestedRequest(msgspec.Struct, gc=False):
+    """As `tolist()` of a matrix writes it."""
+
+    inputs: tuple[_NestedFloats]
+    id: str | None = None
+
+
 _decode = msgspec.json.Decoder(_Request).decode
+_decode_nested = msgspec.json.Decoder(_NestedRequest).decode
 
 
 class OipCodec:
@@ -66,6 +82,10 @@ class OipCodec:
                 continue
             try:
                 request = _decode(value)
+            except msgspec.ValidationError:
+                if not _nested(value, columns):
+                    _careful(value, columns)
+                continue
             except (msgspec.DecodeError, RecursionError):
                 _careful(value, columns)
                 continue
@@ -89,8 +109,26 @@ class OipCodec:
         return columns.finish()
 
 
+def _nested(value: bytes, columns: ColumnsBuilder) -> bool:
+    """A matrix of FP64 as nested lists; False (and nothing taken) where it is not one."""
+    try:
+        request = _decode_nested(value)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    (tensor,) = request.inputs
+    (count, width), rows = tensor.shape, tensor.data
+    if not count or not width or len(rows) != count or any(len(row) != width for row in rows):
+        return False
+    group = columns.group(FLOAT64, (width,))
+    group.numbers.fromlist(list(chain.from_iterable(rows)))
+    columns.group_of.append(group.index)
+    columns.n_rows.append(count)
+    columns.ids.append(request.id)
+    return True
+
+
 def _careful(value: bytes, columns: ColumnsBuilder) -> None:
-    """Everything but flat FP64 data, and all that is wrong."""
+    """Everything but FP64 data in its usual forms, and all that is wrong."""
     body = parse(value)
     if isinstance(body, Refusal):
         columns.refuse(body)

@@ -29,6 +29,8 @@ _WITH_MEMBERS = frozenset({Outcome.OK, Outcome.PARTIAL, Outcome.DEFAULT})
 
 #: What requests of a block share: outcome, reason, chosen, answered, probability, epoch, flags, `missing` codes.
 _Story = tuple[int, int, int, int, int, int, int, bytes]
+#: From this size on it pays to find out whether a whole block shares one story.
+_WORTH_COMPARING = 16
 _FLAGS = ((1, "late"), (2, "stale"), (4, "off_epoch"))
 
 
@@ -42,20 +44,29 @@ def encode_predictions(predictions: Predictions, max_bytes: int = DEFAULT_MAX_BY
     refs = [f"{predictions.partition}-{offset}" for offset in predictions.offsets.tolist()]
     ids = [ref if text is None else text for text, ref in zip(predictions.ids, refs, strict=True)]
     head = _head(predictions.route)
-    values = [
-        f'{head}{name},"outputs":[{outputs}],"parameters":{{{story}{end}'.encode()
-        for name, outputs, story, end in zip(
-            json_strings(ids), _outputs(predictions), _story_texts(predictions), _ends(predictions), strict=True
+    values: list[bytes | None] = [
+        f'{head}{name},"outputs":[{outputs}],"parameters":{{{story}{stated}'
+        f'"queue_ms":{queue},"inference_ms":{inference},"total_ms":{total}{closing}'.encode()
+        for name, outputs, story, stated, queue, inference, total, closing in zip(
+            json_strings(ids),
+            _outputs(predictions),
+            _story_texts(predictions),
+            _statements(predictions),
+            predictions.queue_ms.tolist(),
+            predictions.inference_ms.tolist(),
+            predictions.total_ms.tolist(),
+            _closings(predictions),
+            strict=True,
         )
     ]
     id_bytes = [text.encode("utf-8", "replace") for text in ids]
     records = EncodedRecords(
         keys=[id_ if key is None else key for key, id_ in zip(predictions.keys, id_bytes, strict=True)],
-        values=list(values),
+        values=values,
         headers=_headers(refs, id_bytes, predictions),
     )
     # The sum of a block is a bound on each of its records that costs less than looking at each.
-    bound = sum(map(len, values)) + 2 * sum(map(len, id_bytes))
+    bound = sum(map(len, filter(None, values))) + 2 * sum(map(len, id_bytes))
     bound += sum(map(len, filter(None, records.keys))) + sum(map(len, filter(None, predictions.traces)))
     if bound + _RECORD_OVERHEAD_BYTES > max_bytes:
         _replace_too_large(records, predictions, max_bytes)
@@ -71,9 +82,9 @@ def _headers(refs: list[str], ids: list[bytes], predictions: Predictions) -> lis
         [(REF_HEADER, ref.encode()), (ID_HEADER, id_), _OUTCOME_HEADERS[outcome]]
         for ref, id_, outcome in zip(refs, ids, predictions.outcome.tolist(), strict=True)
     ]
-    for index, trace in enumerate(predictions.traces):
+    for own, trace in zip(headers, predictions.traces, strict=True):
         if trace is not None:
-            headers[index].append((TRACE_HEADER, trace))
+            own.append((TRACE_HEADER, trace))
     return headers
 
 
@@ -125,14 +136,17 @@ def _story_texts(predictions: Predictions) -> list[str]:
         choice.epoch,
         flags,
     )
-    known: dict[_Story, str] = {}
-    texts = []
+    texts: dict[_Story, str] = {}
+    if n >= _WORTH_COMPARING and missing[0] == b"" and all((column == column[0]).all() for column in columns):
+        first: list[int] = [column[0].item() for column in columns]
+        return [_story_text(predictions.models, (*first, b""))] * n
+    found = []
     for story in zip(*(column.tolist() for column in columns), missing, strict=True):
-        text = known.get(story)
+        text = texts.get(story)
         if text is None:
-            text = known[story] = _story_text(predictions.models, story)
-        texts.append(text)
-    return texts
+            text = texts[story] = _story_text(predictions.models, story)
+        found.append(text)
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -155,27 +169,23 @@ def _story_text(models: tuple[str, ...], story: _Story) -> str:
     return text + "".join(f'"{name}":true,' for flag, name in _FLAGS if flags & flag)
 
 
-def _ends(predictions: Predictions) -> list[str]:
-    """Parameters of one request alone (detail, confidence, timings), and all that closes its record."""
+def _statements(predictions: Predictions) -> list[str]:
+    """What is said of one request alone: detail and confidence, each followed by a comma, where there are any."""
     rounded = np.round(predictions.confidence, _CONFIDENCE_DIGITS)
-    details = predictions.details
-    ends = []
-    for confidence, queue, inference, total in zip(
-        row_texts(rounded),
-        predictions.queue_ms.tolist(),
-        predictions.inference_ms.tolist(),
-        predictions.total_ms.tolist(),
-        strict=True,
-    ):
-        stated = "" if confidence == "null" else f'"confidence":{confidence},'
-        ends.append(f'{stated}"queue_ms":{queue},"inference_ms":{inference},"total_ms":{total}}}}}')
-    for index, detail in details.items():
-        ends[index] = f'"detail":{json_text(detail[:_MAX_DETAIL_CHARACTERS])},{ends[index]}'
+    statements = ["" if text == "null" else f'"confidence":{text},' for text in row_texts(rounded)]
+    for index, detail in predictions.details.items():
+        statements[index] += f'"detail":{json_text(detail[:_MAX_DETAIL_CHARACTERS])},'
+    return statements
+
+
+def _closings(predictions: Predictions) -> list[str]:
+    """The end of each record, with the names of the classes where it has probabilities."""
+    closings = ["}}"] * len(predictions)
     if predictions.labels is not None and predictions.probabilities is not None:
-        closing = f',"classes":{json_text(_class_names(predictions))}}}}}'
+        named = f',"classes":{json_text(_class_names(predictions))}}}}}'
         for index in np.flatnonzero(np.diff(predictions.row_starts)).tolist():
-            ends[index] = ends[index][:-2] + closing
-    return ends
+            closings[index] = named
+    return closings
 
 
 def _class_names(predictions: Predictions) -> str:

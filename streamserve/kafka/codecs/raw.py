@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -26,7 +27,7 @@ DTYPES: dict[str, np.dtype[Any]] = {dtype.name: dtype for dtype in DATATYPES.val
 
 _NATIVE = sys.byteorder == "little"
 # Twelve digits are above every size that `check_shape` lets pass, and far below what int() refuses.
-_SHAPE = re.compile(r" *-?[0-9]{1,12} *(, *-?[0-9]{1,12} *)*", re.ASCII)
+_SHAPE = re.compile(r"-?[0-9]{1,12}( *, *-?[0-9]{1,12})*", re.ASCII)
 
 
 class RawCodec:
@@ -53,14 +54,20 @@ class RawCodec:
 
 
 def _tensor_of(value: bytes, headers: Headers) -> Tensor | Refusal:
-    form = _form(headers)
+    dtype_text = shape_text = None
+    for name, raw in headers:
+        if name == DTYPE_HEADER:
+            dtype_text = raw or b""
+        elif name == SHAPE_HEADER:
+            shape_text = raw or b""
+    if dtype_text is None or shape_text is None:
+        absent = DTYPE_HEADER if dtype_text is None else SHAPE_HEADER
+        words = f"no header {absent}: a raw tensor needs {DTYPE_HEADER} and {SHAPE_HEADER}"
+        return Refusal(Reason.BAD_HEADER, words)
+    form = _form(dtype_text, shape_text)
     if isinstance(form, Refusal):
         return form
-    dtype, sizes = form
-    shape = check_shape(sizes)
-    if isinstance(shape, Refusal):
-        return shape
-    expected = prod(shape) * dtype.itemsize
+    dtype, shape, expected = form
     if len(value) != expected:
         words = f"shape {list(shape)} of {dtype.name} takes {expected} bytes; the value has {len(value)}"
         return Refusal(Reason.WRONG_SHAPE, words)
@@ -70,23 +77,18 @@ def _tensor_of(value: bytes, headers: Headers) -> Tensor | Refusal:
     return Tensor(dtype=dtype, trailing=shape[1:], n_rows=shape[0], payload=payload)
 
 
-def _form(headers: Headers) -> tuple[np.dtype[Any], list[int]] | Refusal:
-    texts: dict[str, str] = {}
-    for name, raw in headers:
-        if name in (DTYPE_HEADER, SHAPE_HEADER):
-            try:
-                texts[name] = (raw or b"").decode()
-            except UnicodeDecodeError:
-                return Refusal(Reason.BAD_HEADER, f"header {name} is not UTF-8")
-    for name in (DTYPE_HEADER, SHAPE_HEADER):
-        if name not in texts:
-            return Refusal(Reason.BAD_HEADER, f"no header {name}: a raw tensor needs {DTYPE_HEADER} and {SHAPE_HEADER}")
-    dtype = DTYPES.get(texts[DTYPE_HEADER].strip())
+@lru_cache(maxsize=256)
+def _form(dtype_text: bytes, shape_text: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int] | Refusal:
+    """dtype, shape and bytes that a value must have."""
+    try:
+        dtype_name, sizes = dtype_text.decode().strip(), shape_text.decode().strip()
+    except UnicodeDecodeError:
+        return Refusal(Reason.BAD_HEADER, f"header {DTYPE_HEADER} or {SHAPE_HEADER} is not UTF-8")
+    dtype = DTYPES.get(dtype_name)
     if dtype is None:
-        words = f"{DTYPE_HEADER} is {excerpt(texts[DTYPE_HEADER])}; expected one of {', '.join(DTYPES)}"
+        words = f"{DTYPE_HEADER} is {excerpt(dtype_name)}; expected one of {', '.join(DTYPES)}"
         return Refusal(Reason.WRONG_DATATYPE, words)
-    if texts[SHAPE_HEADER].strip() == "":
-        return dtype, []
-    if not _SHAPE.fullmatch(texts[SHAPE_HEADER]):
-        return Refusal(Reason.BAD_HEADER, f"{SHAPE_HEADER} is {excerpt(texts[SHAPE_HEADER])}; expected e.g. 3,20")
-    return dtype, [int(size) for size in texts[SHAPE_HEADER].split(",")]
+    if sizes and not _SHAPE.fullmatch(sizes):
+        return Refusal(Reason.BAD_HEADER, f"{SHAPE_HEADER} is {excerpt(sizes)}; expected e.g. 3,20")
+    shape = check_shape([int(size) for size in sizes.split(",")] if sizes else [])
+    return shape if isinstance(shape, Refusal) else (dtype, shape, prod(shape) * dtype.itemsize)

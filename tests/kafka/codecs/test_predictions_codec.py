@@ -107,7 +107,7 @@ def plain(value: Any) -> Any:
 
 def tensor(name: str, rows: AnyArray, datatype: str) -> dict[str, Any]:
     narrow = datatype in ("FP32", "FP16")  # written as its shortest text, which is another double
-    data = [plain(float(str(value)) if narrow else value) for value in rows.ravel()]
+    data = [plain(float(str(np.float32(value))) if narrow else value) for value in rows.ravel()]
     return {"name": name, "shape": list(rows.shape), "datatype": datatype, "data": data}
 
 
@@ -333,6 +333,41 @@ def test_a_large_id_key_or_trace_is_cut_to_the_ref(what: dict[str, Any]) -> None
     assert records.keys == [b"3-17"]
     assert records.headers == [[("ss-ref", b"3-17"), ("ss-id", b"3-17"), ("ss-outcome", b"error")]]
     assert size(records) <= 2_000
+
+
+@pytest.mark.parametrize("differs", [None, "outcome", "late", "missing", "epoch"])
+def test_a_block_of_one_story_and_one_with_an_exception(differs: str | None) -> None:
+    n = 40
+    late, epoch = np.zeros(n, np.bool_), np.full(n, 7)
+    outcome, missing = np.zeros(n, np.uint8), np.zeros((n, 2), np.uint8)
+    late[n - 1], epoch[n - 1] = differs == "late", 8 if differs == "epoch" else 7
+    outcome[n - 1], missing[n - 1, 1] = differs == "outcome", 3 * (differs == "missing")
+    choice = Choice(
+        chosen=np.full(n, 3, np.uint64),
+        probability=np.full(n, PROBABILITY_ONE // 4),
+        epoch=epoch,
+        stale=np.zeros(n, np.bool_),
+    )
+    block = one(
+        offsets=np.arange(n),
+        keys=[None] * n,
+        ids=[None] * n,
+        traces=[None] * n,
+        outcome=outcome,
+        reason=np.zeros(n, np.uint8),
+        row_starts=np.arange(n + 1),
+        labels=np.arange(n),
+        confidence=np.linspace(0, 1, n),
+        choice=choice,
+        answered=np.full(n, 3, np.uint64),
+        missing=missing,
+        queue_ms=np.arange(n, dtype=np.int32),
+        inference_ms=np.arange(n, dtype=np.int32),
+        total_ms=np.arange(n, dtype=np.int32),
+        late=late,
+        off_epoch=np.zeros(n, np.bool_),
+    )
+    check_against_reference(block, encode_predictions(block))
 
 
 def test_long_words_are_cut() -> None:

@@ -1,0 +1,1 @@
+"""Configurations that `streamserve up` runs, and the demo."""

@@ -1,0 +1,66 @@
+"""`streamserve up`: everything a config needs, on this machine, in one command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamserve.settings import load_settings
+
+if TYPE_CHECKING:
+    from streamserve.supervisor.news import Outlet
+
+Config = Annotated[Path, typer.Argument(help="The app's config, a TOML file.")]
+
+
+def up(
+    config: Config,
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per line on standard output; the first says it is ready.")
+    ] = False,
+    duration_s: Annotated[
+        float | None, typer.Option("--duration", min=0.0, help="Seconds after which it stops by itself.")
+    ] = None,
+    spares: Annotated[
+        bool,
+        typer.Option(help="Keep a loaded process of each role waiting: one that dies is replaced in a second."),
+    ] = True,
+) -> None:
+    """Run an app: a Kafka of its own if the config names none, the topics, and every role as a process that is kept
+    alive. Ctrl-C or SIGTERM stops all in order; again, at once. Shows a live view in a terminal, else plain lines."""
+    settings = load_settings(config)
+    # What these import would only delay a mistake in the config.
+    from streamserve.supervisor.plan import processes, program  # noqa: PLC0415
+    from streamserve.supervisor.supervise import Supervisor  # noqa: PLC0415
+
+    plans = processes(settings)
+    outlet = _outlet(as_json=as_json)
+
+    async def run() -> None:
+        supervisor = Supervisor(settings, plans, outlet, program=program(), duration_s=duration_s, spares=spares)
+        await supervisor.run()
+
+    try:
+        asyncio.run(run())
+    finally:
+        outlet.close()
+
+
+def _outlet(*, as_json: bool) -> Outlet:
+    if as_json:
+        from streamserve.supervisor.lines import JsonLines  # noqa: PLC0415
+
+        return JsonLines()
+    if os.isatty(sys.stdout.fileno()):
+        from streamserve.supervisor.view import LiveView  # noqa: PLC0415
+
+        return LiveView()
+    from streamserve.supervisor.lines import PlainLines  # noqa: PLC0415
+
+    return PlainLines()

@@ -1,0 +1,419 @@
+"""The async client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from aiokafka.partitioner import murmur2
+
+from streamserve.client.connection import ClientLog, KafkaLog
+from streamserve.client.explanations import Surroundings, timed_out
+from streamserve.client.feedback import UNSET, feedback_record
+from streamserve.client.inputs import Codec, Input, request_record
+from streamserve.client.matching import Matcher
+from streamserve.client.outbox import Outbox
+from streamserve.client.prediction import Prediction, TerminalRecord
+from streamserve.client.stream import PredictionStream
+from streamserve.client.submitted import GaveUp, Submitted
+from streamserve.client.targets import RouteHint, target_of_app, target_of_config
+from streamserve.errors import BrokerError, PredictionTimeout, ShuttingDown, StreamserveError, TopicsDiffer
+from streamserve.kafka.codecs.refs import REF_HEADER, format_ref, parse_ref
+from streamserve.kafka.ports import Ack, At, Chunk
+from streamserve.topics import Kind, topic_name
+
+_log = logging.getLogger(__name__)
+
+#: Waited for a request that names no deadline, where the client does not know the route's.
+UNSTATED_DEADLINE_MS = 10_000
+#: A takeover after a crash answers within about 2.3 s.
+GRACE_MS = 3_000
+_FETCH_RECORDS = 1_000
+_FETCH_MS = 500
+_RETRY_S = 0.5
+_FLUSH_S = 5.0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Feedback:
+    """Owner of a feedback record on its way."""
+
+    placed: asyncio.Future[str]
+
+
+class Client:
+    """Asks an app for predictions and tells it what really happened.
+
+        async with Client("host:9092", app="digits") as client:
+            prediction = await client.predict(image, deadline_ms=100)
+            await client.feedback(prediction, label=7)
+
+    One consumer reads the app's predictions (all partitions, no group), from the moment at which the client was
+    started; any number of requests may be outstanding. Use it from one event loop; `SyncClient` is for threads.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | None = None,
+        *,
+        app: str,
+        deadline_ms: int | None = None,
+        grace_ms: int = GRACE_MS,
+        codec: Codec | None = None,
+        routes: Mapping[str, RouteHint] | None = None,
+        security: Mapping[str, Any] | None = None,
+        log: ClientLog | None = None,
+    ) -> None:
+        """Connects to nothing yet.
+
+        `bootstrap_servers`: `host:port`, several with commas; None: the running Kafka of `streamserve up` for this app.
+        `deadline_ms`: budget of requests that name none; None leaves it to the route.
+        `grace_ms`: how long after its deadline a request is waited for.
+        `codec`: what the app's routes read (`routes.X.input`); None goes by the type of each input.
+        `routes`: what is known of single routes; it wins over `codec`. `from_config` fills it in.
+        `security`: more keyword arguments of aiokafka's clients.
+        `log`: another log than Kafka (tests).
+        Raises ConfigError for an app's name that cannot be one, BrokerError where no broker is named and none runs.
+        """
+        target = target_of_app(app, bootstrap_servers if log is None else log.address)
+        self.app = target.app
+        self._log = log or KafkaLog(target.bootstrap_servers, security)
+        self._deadline_ms, self._grace_ms, self._codec = deadline_ms, grace_ms, codec
+        self._routes = routes or {}
+        self._requests, self._predictions, self._feedback = (
+            topic_name(app, kind) for kind in (Kind.REQUESTS, Kind.PREDICTIONS, Kind.FEEDBACK)
+        )
+        self._matcher: Matcher[Submitted] = Matcher()
+        self._streams: list[PredictionStream] = []
+        self._unsettled: set[Submitted] = set()
+        self._partitions = self._next_partition = 0
+        self._reading_trouble = ""
+        self._running: AsyncExitStack | None = None
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Path | str,
+        *,
+        bootstrap_servers: str | None = None,
+        deadline_ms: int | None = None,
+        grace_ms: int = GRACE_MS,
+    ) -> Self:
+        """A client of a config's app: its broker, security, and its routes' codecs and deadlines.
+
+        Raises ConfigError for a config that is wrong, BrokerError where no broker is named and none runs.
+        """
+        target = target_of_config(config, bootstrap_servers)
+        return cls(
+            target.bootstrap_servers,
+            app=target.app,
+            deadline_ms=deadline_ms,
+            grace_ms=grace_ms,
+            routes=target.routes,
+            security=target.security,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Connect, and begin to read predictions at their present end.
+
+        Raises BrokerError where no broker answers, TopicsDiffer where the app's topics are not there.
+        """
+        if self._running is not None:
+            raise StreamserveError(f"this client of app {self.app} was started already")
+        async with AsyncExitStack() as stack:
+            self._lookups, self._reader, self._writer = self._log.lookups(), self._log.reader(), self._log.writer()
+            for part in (self._lookups, self._reader, self._writer):
+                await part.start()
+                stack.push_async_callback(part.stop)
+            self._partitions = await self._count_partitions()
+            places = [At(self._predictions, partition) for partition in range(self._partitions)]
+            self._reader.read(await self._lookups.ends(places))
+            self._outbox: Outbox[Submitted] = Outbox(
+                self._writer, self._requests, settled=self._sent, sending=self._matcher.sending
+            )
+            self._feedback_outbox: Outbox[_Feedback] = Outbox(self._writer, self._feedback, settled=_feedback_sent)
+            reading = asyncio.get_running_loop().create_task(self._read(), name=f"predictions of {self.app}")
+            stack.push_async_callback(_ended, reading)
+            self._running = stack.pop_all()
+
+    async def close(self) -> None:
+        """Send what waits to be sent, fail what is not answered with ShuttingDown, end every stream, disconnect."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        await self._outbox.flush(_FLUSH_S)
+        await self._feedback_outbox.flush(_FLUSH_S)
+        for submitted in list(self._unsettled):
+            submitted.failed(ShuttingDown(f"the client was closed before request {submitted.ref} was answered"))
+        self._unsettled.clear()
+        for stream in self._streams:
+            stream.end()
+        self._streams.clear()
+        await running.aclose()
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        x: Input,
+        *,
+        route: str | None = None,
+        deadline_ms: int | None = None,
+        key: str | bytes | None = None,
+        id: str | None = None,
+    ) -> Submitted:
+        """Send a request and return at once; `await .acknowledged()` for its ref, `.prediction()` for its answer.
+
+        `x`: an array or nested lists `[n, ...]` of n rows (one dimension of numbers is one row), a `str` for a route
+        that reads text, or `bytes`, sent as they are.
+        `route`: may be left out where the app has one.
+        `deadline_ms`: budget from append; None: the client's, else the route's.
+        `key`: requests of one key are in one partition, in order; feedback and prediction carry it too.
+        `id`: repeated in the prediction; need not be unique.
+        Raises UnusableInput for what cannot be sent, StreamserveError where the client does not run.
+        """
+        self._check_running()
+        hint = self._hint(route)
+        budget_ms = self._deadline_ms if deadline_ms is None else deadline_ms
+        codec = self._codec if hint is None else hint.input
+        record = request_record(x, codec=codec, route=route, deadline_ms=budget_ms, key=key, id=id)
+        if budget_ms is None:
+            budget_ms = UNSTATED_DEADLINE_MS if hint is None else hint.deadline_ms
+        partition = self._partition_for(record.key)
+        wait_ms = budget_ms + self._grace_ms
+        submitted = Submitted(partition=partition, id=id, wait_ms=wait_ms, explain=self._explain)
+        self._unsettled.add(submitted)
+        self._arm(submitted)
+        self._outbox.put(partition, record, submitted)
+        return submitted
+
+    async def predict(
+        self,
+        x: Input,
+        *,
+        route: str | None = None,
+        deadline_ms: int | None = None,
+        key: str | bytes | None = None,
+        id: str | None = None,
+    ) -> Prediction:
+        """Ask and wait for the terminal record, whatever its outcome; arguments as `submit`.
+
+        Raises PredictionTimeout, which says where the request was last seen, when none came within deadline and
+        grace; UnusableInput, BrokerError, ContractError and ShuttingDown as `Submitted.prediction`.
+        """
+        return await self.submit(x, route=route, deadline_ms=deadline_ms, key=key, id=id).prediction()
+
+    async def predict_many(
+        self,
+        xs: Iterable[Input],
+        *,
+        route: str | None = None,
+        deadline_ms: int | None = None,
+        key: str | bytes | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> list[Prediction]:
+        """One request for each of `xs` (an array: for each of its rows), sent together; predictions in their order.
+
+        `ids`: one a request. Raises what `predict` raises: the first error, once every request has ended.
+        """
+        inputs = list(xs)
+        if ids is not None and len(ids) != len(inputs):
+            raise StreamserveError(f"{len(inputs)} inputs and {len(ids)} ids: give one id a request")
+        sent = [
+            self.submit(x, route=route, deadline_ms=deadline_ms, key=key, id=None if ids is None else ids[index])
+            for index, x in enumerate(inputs)
+        ]
+        await asyncio.gather(*(submitted.settled() for submitted in sent))
+        late = sum(1 for submitted in sent if submitted.timed_out)
+        try:
+            return [await submitted.prediction() for submitted in sent]
+        except PredictionTimeout as error:
+            raise PredictionTimeout(f"{late} of {len(sent)} requests had no answer; the first: {error}") from None
+
+    def predictions(self, *, mine: bool = False, max_waiting: int = 10_000) -> PredictionStream:
+        """Terminal records from now on, for `async for`: all of the app, or (`mine`) only this client's requests'.
+
+        Each ref comes once. It ends when it or the client is closed. `max_waiting`: records kept while they are not
+        taken; beyond it the oldest are lost, and the iteration says so.
+        """
+        self._check_running()
+        stream = PredictionStream(mine=mine, max_waiting=max_waiting, closed=self._forget)
+        self._streams.append(stream)
+        return stream
+
+    async def feedback(
+        self,
+        prediction: Prediction | str,
+        *,
+        label: Any = UNSET,
+        reward: float | None = None,
+        model: str | None = None,
+        key: str | bytes | None = None,
+    ) -> str:
+        """Tell what really happened to a request, given by its prediction or its ref.
+
+        `label`: the true answer, one value or one for each row (arrays too; None is a label). `reward`: 0 to 1, 1 is
+        best. `model`: the one model (`name@version`) that this speaks of; None: the prediction. `key`: the request's,
+        where only a ref is given.
+        Returns `<partition>-<offset>` in the feedback topic. Raises UnusableInput for what cannot be feedback,
+        BrokerError where the broker did not take it.
+        """
+        self._check_running()
+        partition, record = feedback_record(
+            prediction, partitions=self._partitions, label=label, reward=reward, model=model, key=key
+        )
+        owner = _Feedback(placed=asyncio.get_running_loop().create_future())
+        self._feedback_outbox.put(partition, record, owner)
+        return await owner.placed
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _check_running(self) -> None:
+        if self._running is None:
+            raise StreamserveError(f"this client of app {self.app} does not run: use it inside `async with`")
+
+    async def _count_partitions(self) -> int:
+        counts = {topic: await self._lookups.partition_count(topic) for topic in (self._requests, self._predictions)}
+        missing = [topic for topic, count in counts.items() if not count]
+        if missing:
+            raise TopicsDiffer(
+                f"app {self.app} has no topic {' and no topic '.join(missing)} at {self._log.address}. "
+                "Make them: `streamserve up CONFIG`, or `streamserve topics create CONFIG`"
+            )
+        if len(set(counts.values())) > 1:
+            found = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+            raise TopicsDiffer(f"an app's topics have the same number of partitions, but {found}")
+        return counts[self._requests]
+
+    def _hint(self, route: str | None) -> RouteHint | None:
+        if route is None and len(self._routes) == 1:
+            return next(iter(self._routes.values()))
+        return self._routes.get(route or "")
+
+    def _partition_for(self, key: bytes | None) -> int:
+        """By key as Java's and aiokafka's clients do; without a key in turn."""
+        if key is not None:
+            return int(murmur2(key) & 0x7FFF_FFFF) % self._partitions
+        self._next_partition = (self._next_partition + 1) % self._partitions
+        return self._next_partition
+
+    def _arm(self, submitted: Submitted) -> None:
+        if submitted.timer is not None:
+            submitted.timer.cancel()
+        loop = asyncio.get_running_loop()
+        submitted.timer = loop.call_later(submitted.wait_ms / 1000, self._give_up, submitted)
+
+    def _give_up(self, submitted: Submitted) -> None:
+        self._unsettled.discard(submitted)
+        self._matcher.give_up(submitted.partition, submitted.offset)
+        submitted.failed(GaveUp())
+
+    def _sent(self, partition: int, batch: list[Submitted], ack: Ack) -> None:
+        if ack.error:
+            self._matcher.failed(partition)
+            for submitted in batch:
+                self._unsettled.discard(submitted)
+                submitted.failed(BrokerError(f"{self._requests} at {self._log.address} did not take it: {ack.error}"))
+            return
+        for offset, submitted in enumerate(batch, ack.offset):
+            submitted.placed(offset, ack.append_ms)
+            if not submitted.done:
+                self._arm(submitted)  # the deadline counts from append
+        for submitted, record in self._matcher.placed(partition, ack.offset, batch):
+            self._answer(submitted, record)
+        for submitted in batch:
+            if submitted.timed_out:  # before the broker had acknowledged it
+                self._matcher.give_up(partition, submitted.offset)
+
+    def _answer(self, submitted: Submitted, record: TerminalRecord) -> None:
+        self._unsettled.discard(submitted)
+        submitted.answered(record)
+        for stream in self._streams:
+            if stream.mine:
+                stream.put(record)
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                chunks = await self._reader.fetch(max_records=_FETCH_RECORDS, timeout_ms=_FETCH_MS)
+            except BrokerError as error:
+                if str(error) != self._reading_trouble:
+                    _log.warning("predictions of %s cannot be read, trying again: %s", self.app, error)
+                self._reading_trouble = str(error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._reading_trouble = ""
+            for chunk in chunks:
+                self._take_chunk(chunk)
+
+    def _take_chunk(self, chunk: Chunk) -> None:
+        for record in terminal_records(chunk):
+            first, submitted = self._matcher.seen(record)
+            if not first:
+                continue
+            for stream in self._streams:
+                if not stream.mine:
+                    stream.put(record)
+            if submitted is not None:
+                self._answer(submitted, record)
+
+    def _forget(self, stream: PredictionStream) -> None:
+        if stream in self._streams:
+            self._streams.remove(stream)
+
+    async def _explain(self, submitted: Submitted) -> PredictionTimeout:
+        around = Surroundings(
+            address=self._log.address,
+            requests=self._requests,
+            predictions=self._predictions,
+            partitions=self._partitions,
+            terminal_group=f"{self.app}.terminal",
+            grace_ms=self._grace_ms,
+            highest_seen=self._matcher.highest_seen(submitted.partition),
+            reading_trouble=self._reading_trouble,
+        )
+        return await timed_out(submitted, around, self._lookups)
+
+
+def terminal_records(chunk: Chunk) -> Iterable[TerminalRecord]:
+    """The chunk's records that have a ref of their own partition; others are none of ours."""
+    partition = chunk.at.partition
+    for append_ms, key, value, headers in zip(
+        chunk.append_ms.tolist(), chunk.keys, chunk.values, chunk.headers, strict=True
+    ):
+        for name, text in headers:
+            if name == REF_HEADER:
+                ref = parse_ref(text)
+                if ref is not None and ref[0] == partition:
+                    yield TerminalRecord(partition, ref[1], append_ms, key, value)
+                break
+
+
+def _feedback_sent(partition: int, batch: list[_Feedback], ack: Ack) -> None:
+    for offset, owner in enumerate(batch, ack.offset):
+        if owner.placed.done():  # whoever waited was cancelled
+            continue
+        if ack.error:
+            owner.placed.set_exception(BrokerError(f"the broker did not take the feedback: {ack.error}"))
+        else:
+            owner.placed.set_result(format_ref(partition, offset))
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,233 @@
+"""The same client for programs without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from streamserve.client.client import GRACE_MS, Client
+from streamserve.client.feedback import UNSET
+from streamserve.client.inputs import Codec, Input
+from streamserve.client.prediction import Prediction
+from streamserve.client.stream import PredictionStream
+from streamserve.client.submitted import Submitted
+from streamserve.client.targets import RouteHint
+from streamserve.errors import StreamserveError
+
+_Result = TypeVar("_Result")
+
+
+class SyncClient:
+    """`Client` on a thread of its own; may be used from any number of threads.
+
+        with SyncClient("host:9092", app="digits") as client:
+            prediction = client.predict(image, deadline_ms=100)
+            client.feedback(prediction, label=7)
+
+    Arguments, results and errors are those of `Client`, whose docstrings hold here too.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | None = None,
+        *,
+        app: str,
+        deadline_ms: int | None = None,
+        grace_ms: int = GRACE_MS,
+        codec: Codec | None = None,
+        routes: Mapping[str, RouteHint] | None = None,
+        security: Mapping[str, Any] | None = None,
+    ) -> None:
+        """As `Client`."""
+        self._set(
+            Client(
+                bootstrap_servers,
+                app=app,
+                deadline_ms=deadline_ms,
+                grace_ms=grace_ms,
+                codec=codec,
+                routes=routes,
+                security=security,
+            )
+        )
+
+    @classmethod
+    def of(cls, client: Client) -> Self:
+        """The sync face of a client that has not been started."""
+        face = cls.__new__(cls)
+        face._set(client)
+        return face
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Path | str,
+        *,
+        bootstrap_servers: str | None = None,
+        deadline_ms: int | None = None,
+        grace_ms: int = GRACE_MS,
+    ) -> Self:
+        """As `Client.from_config`."""
+        return cls.of(
+            Client.from_config(config, bootstrap_servers=bootstrap_servers, deadline_ms=deadline_ms, grace_ms=grace_ms)
+        )
+
+    def _set(self, client: Client) -> None:
+        self._client = client
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """As `Client.start`."""
+        if self._loop is not None:
+            raise StreamserveError(f"this client of app {self._client.app} was started already")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="streamserve-client", daemon=True)
+        self._thread.start()
+        try:
+            self._do(self._client.start())
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    def close(self) -> None:
+        """As `Client.close`."""
+        if self._loop is not None:
+            try:
+                self._do(self._client.close())
+            finally:
+                self._stop_loop()
+
+    def submit(
+        self,
+        x: Input,
+        *,
+        route: str | None = None,
+        deadline_ms: int | None = None,
+        key: str | bytes | None = None,
+        id: str | None = None,
+    ) -> SyncSubmitted:
+        """As `Client.submit`."""
+
+        async def submitted() -> Submitted:
+            return self._client.submit(x, route=route, deadline_ms=deadline_ms, key=key, id=id)
+
+        return SyncSubmitted(self._do(submitted()), self._do)
+
+    def predict(
+        self,
+        x: Input,
+        *,
+        route: str | None = None,
+        deadline_ms: int | None = None,
+        key: str | bytes | None = None,
+        id: str | None = None,
+    ) -> Prediction:
+        """As `Client.predict`."""
+        return self._do(self._client.predict(x, route=route, deadline_ms=deadline_ms, key=key, id=id))
+
+    def predict_many(
+        self,
+        xs: Iterable[Input],
+        *,
+        route: str | None = None,
+        deadline_ms: int | None = None,
+        key: str | bytes | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> list[Prediction]:
+        """As `Client.predict_many`."""
+        inputs = list(xs)
+        return self._do(self._client.predict_many(inputs, route=route, deadline_ms=deadline_ms, key=key, ids=ids))
+
+    def predictions(self, *, mine: bool = False, max_waiting: int = 10_000) -> Iterator[Prediction]:
+        """As `Client.predictions`, from this call on; ends when the client is closed."""
+
+        async def stream() -> PredictionStream:
+            return self._client.predictions(mine=mine, max_waiting=max_waiting)
+
+        return self._iterate(self._do(stream()))
+
+    def _iterate(self, stream: PredictionStream) -> Iterator[Prediction]:
+        async def following() -> Prediction | None:
+            return await anext(stream, None)
+
+        try:
+            while (prediction := self._do(following())) is not None:
+                yield prediction
+        finally:
+            if self._loop is not None:
+                self._do(stream.aclose())
+
+    def feedback(
+        self,
+        prediction: Prediction | str,
+        *,
+        label: Any = UNSET,
+        reward: float | None = None,
+        model: str | None = None,
+        key: str | bytes | None = None,
+    ) -> str:
+        """As `Client.feedback`."""
+        return self._do(self._client.feedback(prediction, label=label, reward=reward, model=model, key=key))
+
+    def _do(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Run it on the client's thread and wait; Ctrl-C here cancels it there."""
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise StreamserveError(f"this client of app {self._client.app} does not run: use it inside `with`")
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _stop_loop(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None and self._thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()
+
+
+class SyncSubmitted:
+    """A request on its way, for a program without an event loop. Made by `SyncClient.submit`."""
+
+    def __init__(self, submitted: Submitted, do: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._submitted, self._do = submitted, do
+
+    @property
+    def id(self) -> str | None:
+        """The caller's id; None: the ref will be the prediction's."""
+        return self._submitted.id
+
+    @property
+    def ref(self) -> str | None:
+        """`<partition>-<offset>`, once the broker has acknowledged it."""
+        return self._submitted.ref
+
+    @property
+    def done(self) -> bool:
+        """Whether `prediction` returns, or raises, without waiting."""
+        return self._submitted.done
+
+    def acknowledged(self) -> str:
+        """As `Submitted.acknowledged`."""
+        ref: str = self._do(self._submitted.acknowledged())
+        return ref
+
+    def prediction(self) -> Prediction:
+        """As `Submitted.prediction`."""
+        prediction: Prediction = self._do(self._submitted.prediction())
+        return prediction

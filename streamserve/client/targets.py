@@ -1,0 +1,82 @@
+"""Which app, on which broker: from a config, or from a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from streamserve.client.inputs import Codec
+from streamserve.errors import BrokerError, ConfigError
+from streamserve.topics.names import IllegalName, check_app
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteHint:
+    """What a client needs to know of a route."""
+
+    deadline_ms: int
+    """The route's own budget."""
+    input: Codec
+    """Its codec."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """An app on a broker."""
+
+    app: str
+    bootstrap_servers: str
+    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """More keyword arguments of aiokafka's clients. Holds secrets."""
+    routes: Mapping[str, RouteHint] = field(default_factory=dict)
+    """Every route of the config; empty: not known."""
+    join_window_ms: int = 600_000
+    """How long after its prediction feedback may come."""
+
+
+def target_of_config(config: Path | str, bootstrap_servers: str | None = None) -> Target:
+    """The config's app. Raises ConfigError, and BrokerError where no broker is named and none of ours runs."""
+    # The settings' library takes half a second of every program that needs no config.
+    from streamserve.kafka.security import connection_options  # noqa: PLC0415
+    from streamserve.settings import load_settings  # noqa: PLC0415
+
+    settings = load_settings(config)
+    named = bootstrap_servers or settings.broker.bootstrap_servers
+    return Target(
+        app=settings.app.name,
+        bootstrap_servers=named or own_broker(settings.app.name, settings.app.state_dir),
+        security=connection_options(settings.broker.client),
+        routes={
+            name: RouteHint(deadline_ms=route.deadline_ms, input=route.input) for name, route in settings.routes.items()
+        },
+        join_window_ms=settings.learn.join_window_ms,
+    )
+
+
+def target_of_app(app: str, bootstrap_servers: str | None = None) -> Target:
+    """An app by its name. Raises ConfigError for a name that cannot be an app's, BrokerError as `own_broker`."""
+    try:
+        check_app(app)
+    except IllegalName as error:
+        raise ConfigError(str(error)) from None
+    return Target(app=app, bootstrap_servers=bootstrap_servers or own_broker(app))
+
+
+def own_broker(app: str, state_dir: Path | None = None) -> str:
+    """Address of the running Kafka of ours that serves this app: the one of `streamserve up`, else of `broker start`.
+
+    Raises BrokerError where neither runs.
+    """
+    from streamserve.kafka.brokers import read_status, state_folder  # noqa: PLC0415  (only where none is named)
+
+    folders = [state_dir or state_folder(app), state_folder("default")]
+    for folder in folders:
+        status = read_status(folder)
+        if status.running:
+            return status.bootstrap_servers
+    raise BrokerError(
+        f"no Kafka is named and none of ours runs for app {app} (looked in {', '.join(map(str, folders))}). "
+        "Start the app with `streamserve up CONFIG`, or name its Kafka: --bootstrap-servers HOST:PORT"
+    )

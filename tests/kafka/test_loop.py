@@ -1,0 +1,220 @@
+"""The loop's own laws: order, deadlines after what was fetched, a bounded queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import numpy as np
+
+from streamserve.core.effects import Count, Effect
+from streamserve.core.events import Event, Produced, RequestsFetched, Resume, Revoked, Tick
+from streamserve.core.messages import Requests
+from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.loop import Limits, StageLoop, Wiring
+from streamserve.kafka.metrics import RoleMetrics
+from streamserve.kafka.ports import At, Chunk
+
+TOPIC = "t"
+WAIT_S = 5.0
+
+
+class Recorder:
+    """Notes what it is told; is due once, when it is told to be."""
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+        self.due_ms: int | None = None
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        self.seen.append(event)
+        if isinstance(event, Tick) and self.due_ms is not None and now_ms >= self.due_ms:
+            self.due_ms = None
+        return [Count(what="seen", label=type(event).__name__, n=1)]
+
+    def next_deadline_ms(self) -> int | None:
+        return self.due_ms
+
+    def commit_metadata(self, partition: int) -> str:
+        return ""
+
+    @property
+    def idle(self) -> bool:
+        return True
+
+    def kinds(self) -> list[str]:
+        return [type(event).__name__ for event in self.seen]
+
+
+class Fetches:
+    """A source that gives what it is told to, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.chunks: asyncio.Queue[Chunk] = asyncio.Queue()
+        self.given = 0
+
+    async def fetch(self, *, max_records: int, timeout_ms: int) -> list[Chunk]:
+        chunk = await self.chunks.get()
+        self.given += 1
+        return [chunk]
+
+
+def chunk(start: int, n: int, partition: int = 0) -> Chunk:
+    return Chunk(
+        at=At(TOPIC, partition),
+        offsets=np.arange(start, start + n),
+        append_ms=np.zeros(n, np.int64),
+        keys=[None] * n,
+        values=[b"x"] * n,
+        headers=[()] * n,
+        next_offset=start + n,
+    )
+
+
+def event_of(part: Chunk) -> Event:
+    return RequestsFetched(
+        requests=Requests(
+            partition=part.at.partition,
+            offsets=part.offsets,
+            append_ms=part.append_ms,
+            keys=part.keys,
+            values=part.values,
+            headers=part.headers,
+        )
+    )
+
+
+def loop_of(stage: Recorder, limits: Limits | None = None) -> StageLoop:
+    loop = StageLoop(
+        stage=stage,
+        wiring=Wiring(driving=TOPIC, events={TOPIC: event_of}),
+        clock=BrokerClock(),
+        metrics=RoleMetrics("test", "a"),
+        limits=limits or Limits(),
+    )
+    loop.performs(lambda _effect: None, lambda _letters: None)
+    return loop
+
+
+@asynccontextmanager
+async def turning(loop: StageLoop, *sources: Fetches) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(loop.drain(source)) for source in sources]
+    run = asyncio.create_task(loop.run())
+    try:
+        yield
+    finally:
+        loop.stop()
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait([run])
+        run.result()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not true():  # noqa: ASYNC110  (what is waited for has no event)
+            await asyncio.sleep(0.001)
+
+
+async def test_a_deadline_fires_after_everything_that_was_fetched_before() -> None:
+    stage = Recorder()
+    loop = loop_of(stage)
+    loop.begin({0: Resume(position=0)})
+    source = Fetches()
+    for i in range(200):
+        source.chunks.put_nowait(chunk(i * 10, 10))
+    drain = asyncio.create_task(loop.drain(source))
+    await until(lambda: source.given == 200)
+    stage.due_ms = 1
+    async with turning(loop):
+        await until(lambda: "Tick" in stage.kinds())
+    drain.cancel()
+    kinds = stage.kinds()
+    assert kinds.index("Tick") == kinds.count("RequestsFetched") + 1 == 201
+
+
+async def test_a_deadline_fires_while_records_never_stop_coming() -> None:
+    stage, source = Recorder(), Fetches()
+    loop = loop_of(stage)
+    loop.begin({0: Resume(position=0)})
+
+    async def flood() -> None:
+        start = 0
+        while True:
+            source.chunks.put_nowait(chunk(start, 50))
+            start += 50
+            await asyncio.sleep(0)
+
+    flooding = asyncio.create_task(flood())
+    async with turning(loop, source):
+        await until(lambda: len(stage.seen) > 20)
+        stage.due_ms = 1
+        await until(lambda: "Tick" in stage.kinds())
+    flooding.cancel()
+
+
+async def test_a_quiet_process_wakes_at_the_deadline_and_not_before() -> None:
+    stage = Recorder()
+    loop = loop_of(stage)
+    clock = BrokerClock()
+    async with turning(loop):
+        stage.due_ms = clock.now_ms() + 60
+        loop.wake()
+        await until(lambda: stage.due_ms is None)
+    assert clock.until_ms(clock.now_ms()) <= 1
+    assert stage.kinds() == ["Tick"]
+
+
+async def test_fetching_stops_above_the_bound_and_goes_on_below() -> None:
+    stage, source = Recorder(), Fetches()
+    loop = loop_of(stage, Limits(most_records=100, resume_records=50))
+    loop.begin({0: Resume(position=0)})
+    loop.may_act = lambda: False
+    for i in range(20):
+        source.chunks.put_nowait(chunk(i * 20, 20))
+    async with turning(loop, source):
+        await until(lambda: loop.queued_records == 120)
+        await asyncio.sleep(0.02)  # an absence cannot be observed: give it the chance to be wrong
+        assert source.given == 6
+        loop.may_act = lambda: True
+        await until(lambda: source.given == 20 and loop.queued_records == 0)
+
+
+async def test_what_is_queued_of_a_lost_partition_is_forgotten() -> None:
+    stage, source = Recorder(), Fetches()
+    loop = loop_of(stage)
+    loop.begin({0: Resume(position=0), 1: Resume(position=0)})
+    source.chunks.put_nowait(chunk(0, 5, partition=0))
+    source.chunks.put_nowait(chunk(0, 5, partition=1))
+    drain = asyncio.create_task(loop.drain(source))
+    await until(lambda: loop.queued_records == 10)
+    loop.end([0])
+    assert loop.queued_records == 5
+    async with turning(loop):
+        await until(lambda: loop.queued_records == 0)
+    drain.cancel()
+    requests = [event.requests.partition for event in stage.seen if isinstance(event, RequestsFetched)]
+    assert requests == [1]
+    assert any(isinstance(event, Revoked) for event in stage.seen)
+
+
+async def test_events_keep_their_order() -> None:
+    stage = Recorder()
+    loop = loop_of(stage)
+    for token in range(50):
+        loop.post(Produced(token=token))
+    async with turning(loop):
+        await until(lambda: len(stage.seen) == 50)
+    assert [event.token for event in stage.seen if isinstance(event, Produced)] == list(range(50))
+
+
+async def test_records_below_the_position_are_shown_and_not_opened() -> None:
+    stage, source = Recorder(), Fetches()
+    loop = loop_of(stage)
+    loop.begin({0: Resume(position=7)})
+    source.chunks.put_nowait(chunk(0, 10))
+    async with turning(loop, source):
+        await until(lambda: "RequestsFetched" in stage.kinds())
+    assert len(loop.ledgers[0]) == 3
+    assert loop.ledgers[0].committable() == 7

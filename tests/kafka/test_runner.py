@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from streamserve.core.events import BatchFinished
+from streamserve.core.messages import AnyArray, Outputs
+from streamserve.errors import ModelError
+from streamserve.kafka.runner import ModelRunner
+
+
+class Model:
+    def __init__(self, predict: Callable[[AnyArray], Outputs]) -> None:
+        self._predict = predict
+        self.closed = False
+
+    def predict(self, batch: AnyArray) -> Outputs:
+        return self._predict(batch)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def echo(batch: AnyArray) -> Outputs:
+    return Outputs(labels=batch)
+
+
+def broken(_batch: AnyArray) -> Outputs:
+    raise ZeroDivisionError("by zero")
+
+
+class Ends:
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[BatchFinished] = asyncio.Queue()
+
+    async def next(self) -> BatchFinished:
+        return await asyncio.wait_for(self.queue.get(), 5)
+
+
+async def test_a_call_ends_with_its_outputs_on_the_loops_thread() -> None:
+    threads: list[int] = []
+    ends: asyncio.Queue[BatchFinished] = asyncio.Queue()
+
+    def finished(event: BatchFinished) -> None:
+        threads.append(threading.get_ident())
+        ends.put_nowait(event)
+
+    runner = ModelRunner({"m@1": Model(echo)}, finished)
+    runner.submit(7, "m@1", np.ones((3, 2)))
+    done = await asyncio.wait_for(ends.get(), 5)
+    assert (done.batch, done.error) == (7, "")
+    assert done.outputs is not None
+    assert len(done.outputs.labels) == 3
+    assert done.duration_ms >= 0
+    assert threads == [threading.get_ident()]
+    runner.close()
+
+
+async def test_whatever_a_model_raises_is_a_failed_batch() -> None:
+    ends = Ends()
+    runner = ModelRunner({"m@1": Model(broken)}, ends.queue.put_nowait)
+    runner.submit(1, "m@1", np.ones((1, 1)))
+    done = await ends.next()
+    assert done.outputs is None
+    assert done.error == "ZeroDivisionError: by zero"
+    runner.close()
+
+
+async def test_a_model_that_is_not_there_is_a_failed_batch() -> None:
+    ends = Ends()
+    runner = ModelRunner({}, ends.queue.put_nowait)
+    runner.submit(1, "x@1", np.ones((1, 1)))
+    assert "not hosted" in (await ends.next()).error
+
+
+async def test_a_slow_model_does_not_hold_another() -> None:
+    go, ends = threading.Event(), Ends()
+
+    def slow(batch: AnyArray) -> Outputs:
+        go.wait(5)
+        return Outputs(labels=batch)
+
+    runner = ModelRunner({"slow@1": Model(slow), "fast@1": Model(echo)}, ends.queue.put_nowait)
+    runner.submit(1, "slow@1", np.ones((1, 1)))
+    runner.submit(2, "fast@1", np.ones((1, 1)))
+    assert (await ends.next()).batch == 2
+    assert runner.running == 1
+    go.set()
+    assert (await ends.next()).batch == 1
+    runner.close()
+
+
+async def test_a_model_that_fails_on_its_sample_is_named() -> None:
+    runner = ModelRunner({"m@1": Model(broken)}, lambda _event: None)
+    with pytest.raises(ModelError, match=r"m@1 failed on its sample row.*streamserve check"):
+        await runner.warm({"m@1": np.ones((1, 2))})
+    runner.close()
+
+
+async def test_closing_frees_the_models() -> None:
+    model = Model(echo)
+    ModelRunner({"m@1": model}, lambda _event: None).close()
+    assert model.closed

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+from streamserve.core.events import Event, StatesFetched, StatesKnownUntil
+from streamserve.core.records import StateRecord
+from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.ports import At, Chunk, Columns, Record
+from streamserve.kafka.states import StatesFollower
+from streamserve.testing.log import MemoryLog, MemoryLookups, MemoryReader
+
+EPOCHS, POLICY = "a.epochs.v1", "a.policy.v1"
+
+
+def decode(chunk: Chunk) -> tuple[StateRecord, ...]:
+    states = []
+    for offset, value, append_ms in zip(chunk.offsets.tolist(), chunk.values, chunk.append_ms.tolist(), strict=True):
+        data = json.loads(value or b"{}")
+        states.append(
+            StateRecord(
+                route=data["route"],
+                context="",
+                policy="p",
+                data={},
+                includes={},
+                partition=chunk.at.partition,
+                epoch=data.get("epoch", offset),
+                append_ms=append_ms,
+                covers=data.get("covers", 0),
+            )
+        )
+    return tuple(states)
+
+
+def put(log: MemoryLog, topic: str, partition: int, **data: object) -> None:
+    log.append(At(topic, partition), Columns.of([Record(value=json.dumps(data).encode())]))
+
+
+def follower(log: MemoryLog, events: list[Event]) -> StatesFollower:
+    return StatesFollower(
+        epochs_topic=EPOCHS,
+        policy_topic=POLICY,
+        partitions=2,
+        decode={EPOCHS: decode, POLICY: decode},
+        reader=MemoryReader(log),
+        lookups=MemoryLookups(log),
+        clock=BrokerClock(),
+        post=events.append,
+        epoch_delay_ms=50,
+    )
+
+
+def epochs_in(events: list[Event]) -> list[tuple[str, int]]:
+    return [(s.route, s.epoch) for event in events if isinstance(event, StatesFetched) for s in event.states]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not true():  # noqa: ASYNC110  (what is waited for has no event)
+            await asyncio.sleep(0.001)
+
+
+async def test_it_reads_snapshots_then_epochs_from_where_they_cover() -> None:
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    for _ in range(5):
+        put(log, EPOCHS, 0, route="r")
+    put(log, POLICY, 0, route="r", epoch=1, covers=2)
+    put(log, POLICY, 0, route="r", epoch=3, covers=4)
+    states = follower(log, events)
+    await states.load()
+    assert epochs_in(events) == [("r", 3), ("r", 4)]
+    assert states.loaded
+
+
+async def test_without_snapshots_it_reads_all_epochs() -> None:
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    put(log, EPOCHS, 0, route="a")
+    put(log, EPOCHS, 1, route="b")
+    await follower(log, events).load()
+    assert sorted(epochs_in(events)) == [("a", 0), ("b", 0)]
+
+
+async def test_an_empty_log_loads_at_once() -> None:
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    await follower(log, events).load()
+    assert events == []
+
+
+async def test_it_follows_and_says_how_far_it_knows() -> None:
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    states = follower(log, events)
+    await states.load()
+    tasks = [asyncio.create_task(states.follow()), asyncio.create_task(states.ask())]
+    try:
+        await until(lambda: any(isinstance(event, StatesKnownUntil) for event in events))
+        put(log, EPOCHS, 1, route="r")
+        written_ms = log.records(EPOCHS)[1][0].append_ms
+        await asyncio.wait_for(states.reached([1]), 5)
+        assert epochs_in(events) == [("r", 0)]
+        await until(lambda: _known(events) > written_ms)
+        kinds = [
+            "state" if isinstance(e, StatesFetched) else "known"
+            for e in events
+            if isinstance(e, StatesFetched) or (isinstance(e, StatesKnownUntil) and e.known_until_ms > written_ms)
+        ]
+        assert kinds[0] == "state"
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _known(events: list[Event]) -> int:
+    return max((e.known_until_ms for e in events if isinstance(e, StatesKnownUntil)), default=0)
+
+
+async def test_it_never_claims_to_know_what_it_has_not_read() -> None:
+    log, events = MemoryLog({EPOCHS: 1, POLICY: 1}), list[Event]()
+    states = StatesFollower(
+        epochs_topic=EPOCHS,
+        policy_topic=POLICY,
+        partitions=1,
+        decode={EPOCHS: decode, POLICY: decode},
+        reader=MemoryReader(log),
+        lookups=MemoryLookups(log),
+        clock=BrokerClock(),
+        post=events.append,
+        epoch_delay_ms=50,
+    )
+    await states.load()
+    put(log, EPOCHS, 0, route="r")
+    asking = asyncio.create_task(states.ask())
+    await asyncio.sleep(0.05)  # an absence cannot be observed
+    asking.cancel()
+    assert not any(isinstance(event, StatesKnownUntil) for event in events)
