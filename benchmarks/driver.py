@@ -51,9 +51,10 @@ class Task:
     partitions: int
     seed: int
     requests: int
-    steps: tuple[Step, ...] = ()
-    model_files: tuple[str, ...] = ()
+    steps: tuple[Step, ...]
+    model_files: tuple[str, ...]
     """Empty for loops that copy: then an answer must equal its request."""
+    deadline_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +134,17 @@ def fill(task: Task, values: list[bytes]) -> None:
     producer.flush()
 
 
-def check(task: Task, rows: NDArray[np.float64], requests: list[bytes], answers: list[bytes]) -> stats.Correctness:
+def check(
+    task: Task, rows: NDArray[np.float64], requests: list[bytes], answers: list[bytes], first: int = 0
+) -> stats.Correctness:
+    """Check the answers to `requests`, whose ids count from `first`; labels are compared for a sample of them."""
     if not task.model_files:
         return stats.check_copies(answers, requests)
     models = job.load_models([Path(file) for file in task.model_files])
     sampled = np.unique(np.linspace(0, len(rows) - 1, CHECKED_ANSWERS).astype(int))
     labels = job.predict_labels(models, rows[sampled])
-    return stats.check_labels(answers, len(requests), dict(zip(sampled.tolist(), labels.tolist(), strict=True)))
+    right = dict(zip((sampled + first).tolist(), labels.tolist(), strict=True))
+    return stats.check_labels(answers, len(requests), right)
 
 
 def _cpu_s_per_1000(before: usage.Usage, after: usage.Usage, answers: int) -> float:
@@ -254,6 +259,7 @@ class OpenLoop:
 
     def play(self, step: Step) -> dict[str, Any]:
         """One rate; what it cost is counted from the end of `skip_s` to the last request sent."""
+        begun = self.sent
         self.send(int(step.rate_per_s * step.skip_s), step.rate_per_s)
         before, first, answered = self._watched.sample(), self.sent, len(self.received.messages)
         self.send(int(step.rate_per_s * (step.seconds - step.skip_s)), step.rate_per_s)
@@ -262,6 +268,7 @@ class OpenLoop:
         self.settle()
         return {
             "offered_per_s": step.rate_per_s,
+            "begun": begun,
             "first": first,
             "last": self.sent,
             "requests": self.sent - first,
@@ -279,15 +286,6 @@ class OpenLoop:
         self._receiver.join()
         self._consumer.close()
 
-    def latencies_ms(self) -> NDArray[np.float64]:
-        """`[sent]`: first answer minus the moment of `produce()`; NaN where there was none."""
-        latencies = np.full(self.sent, np.nan)
-        for value, at_s in zip(self.received.values(), self.received.times_s().tolist(), strict=True):
-            index = int(orjson.loads(value)["id"])
-            if np.isnan(latencies[index]):
-                latencies[index] = 1_000 * (at_s - self.sent_at_s[index])
-        return latencies
-
 
 def live(task: Task) -> dict[str, Any]:
     """Play the steps one after the other on one run of the peer."""
@@ -299,15 +297,22 @@ def live(task: Task) -> dict[str, Any]:
     loop.settle()
     steps = [loop.play(step) for step in task.steps]
     loop.close()
-    latencies = loop.latencies_ms()
+    values = loop.received.values()
+    bodies = [orjson.loads(value) for value in values]
+    indices = np.array([int(body["id"]) for body in bodies])
+    is_ok = [stats.outcome_is_ok(body) for body in bodies]
+    arrived = zip(indices.tolist(), loop.received.times_s().tolist(), is_ok, strict=True)
+    latencies = stats.counted_latencies_ms(loop.sent_at_s[: loop.sent], arrived, task.deadline_ms)
     for step in steps:
-        own = latencies[step.pop("first") : step.pop("last")]
+        begun, first, last = step.pop("begun"), step.pop("first"), step.pop("last")
+        own = latencies[first:last]
         own = own[~np.isnan(own)]
         step["answers"] = len(own)
         step["p50_ms"], step["p99_ms"], step["p999_ms"] = stats.percentiles_ms(own)
         step["growth"] = stats.growth(own)
-    verdict = check(task, rows[: loop.sent], requests[: loop.sent], loop.received.values())
-    return {"steps": [{**step, **asdict(verdict)} for step in steps]}
+        answers = [values[at] for at in np.flatnonzero((indices >= begun) & (indices < last))]
+        step.update(asdict(check(task, rows[begun:last], requests[begun:last], answers, begun)))
+    return {"steps": steps}
 
 
 def read_task(text: str) -> Task:

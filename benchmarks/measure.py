@@ -219,6 +219,7 @@ def _measure(bench: Bench, peer: Peer, app: str, *, requests: int, steps: tuple[
         requests=requests,
         steps=steps,
         model_files=tuple(str(file) for file in place.model_files),
+        deadline_ms=place.deadline_ms,
     )
     with contextlib.ExitStack() as stack:
         if plan.topics:

@@ -28,6 +28,11 @@ def _loud(rows: list[Row]) -> str:
     return f"{loud} of {len(rows)}" if loud else ""
 
 
+def _where(row: Row) -> str:
+    rate = f" at {row['offered_per_s']:,.0f}/s" if row.get("offered_per_s") else ""
+    return f"in {row['section']} {row['peer']}{rate} run {row['run']}"
+
+
 def drain_table(results: Results) -> Table:
     table = _table("Drained", "peer", "requests/s", "runs", "x hand", "CPU ms/1,000", "RSS MiB", "loud runs")
     for peer in results.peers("drain"):
@@ -92,10 +97,11 @@ def print_report(console: Console, results: Results) -> None:
         if any(row["peer"] == peer for row in results.rows):
             console.print(f"  {peer}: {words}", highlight=False)
     console.print(target_table([honesty(results), *targets(results)]))
-    for row in results.unclean():
+    for row in results.late():
+        console.print(f"NOT OK {_where(row)}: {row['not_ok']:,}, counted as at least the deadline", highlight=False)
+    for row in results.wrong():
         trouble = ", ".join(f"{row[name]} {name}" for name in ("missing", "duplicates", "wrong", "not_ok") if row[name])
-        where = f"{row['section']} {row['peer']} run {row['run']}"
-        console.print(f"WRONG ANSWERS in {where}: {trouble} of {row['requests']}", highlight=False)
+        console.print(f"WRONG ANSWERS {_where(row)}: {trouble} of {row['requests']}", highlight=False)
     for failure in results.failures:
         console.print(f"FAILED {failure}", markup=False, highlight=False)
     if honesty(results).reached is False:

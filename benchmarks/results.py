@@ -110,9 +110,18 @@ class Results:
     def rates(self, section: str) -> list[float]:
         return sorted({row["offered_per_s"] for row in self.rows if row["section"] == section})
 
-    def unclean(self) -> list[Row]:
-        """Rows with answers that were missing, doubled, wrong, or not `ok`."""
-        return [row for row in self.rows if any(row.get(name) for name in ("missing", "duplicates", "wrong", "not_ok"))]
+    def wrong(self) -> list[Row]:
+        """Rows whose figures mean nothing: answers missing, doubled or wrong, or not all `ok` in a drain."""
+        return [
+            row
+            for row in self.rows
+            if any(row.get(name) for name in ("missing", "duplicates", "wrong"))
+            or (row["section"] == "drain" and row.get("not_ok"))
+        ]
+
+    def late(self) -> list[Row]:
+        """Open loops with answers that were not `ok`; their latencies already pay for it."""
+        return [row for row in self.rows if row["section"] != "drain" and row.get("not_ok")]
 
 
 def append_csv(path: Path, machine: Row, rows: list[Row]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correctness:
-    """What was wrong with the answers; all zero is right."""
+    """What was wrong with the answers; all zero is right. `not_ok`: late, refused or failed, by its own outcome."""
 
     missing: int
     duplicates: int
@@ -61,16 +61,37 @@ def growth(latencies_ms: NDArray[np.float64]) -> float:
     return float(np.median(latencies_ms[-third:]) / np.median(latencies_ms[:third]))
 
 
+def counted_latencies_ms(
+    sent_at_s: NDArray[np.float64],
+    answers: Iterable[tuple[int, float, bool]],
+    deadline_ms: float,
+) -> NDArray[np.float64]:
+    """`[sent]` from (index, arrival, is ok): first answer minus `produce()`; NaN where there was none.
+
+    An answer that is not `ok` counts as at least the deadline: giving up early must not look fast.
+    """
+    latencies = np.full(len(sent_at_s), np.nan)
+    for index, at_s, is_ok in answers:
+        if np.isnan(latencies[index]):
+            latency_ms = 1_000 * (at_s - sent_at_s[index])
+            latencies[index] = latency_ms if is_ok else max(latency_ms, deadline_ms)
+    return latencies
+
+
+def outcome_is_ok(body: dict[str, Any]) -> bool:
+    """Peers without outcomes answer or they do not: no word counts as `ok`."""
+    return bool((body.get("parameters") or {}).get("outcome", "ok") == "ok")
+
+
 def read_answer(value: bytes) -> tuple[int, int | None, bool]:
     """Index of the request, label (None where there is none), and whether the outcome is `ok` or not given.
 
     Raises ValueError, KeyError or TypeError where the value is not an answer of this benchmark.
     """
     body: dict[str, Any] = orjson.loads(value)
-    outcome = (body.get("parameters") or {}).get("outcome", "ok")
     own = [output for output in body.get("outputs", ()) if not output["name"].startswith("member.")]
     label = int(own[0]["data"][0]) if own else None
-    return int(body["id"]), label, outcome == "ok"
+    return int(body["id"]), label, outcome_is_ok(body)
 
 
 def check_labels(values: Sequence[bytes], expected: int, right: dict[int, int]) -> Correctness:
@@ -86,7 +107,8 @@ def check_labels(values: Sequence[bytes], expected: int, right: dict[int, int]) 
         duplicates += index in seen
         seen.add(index)
         not_ok += not is_ok
-        wrong += index in right and right[index] != label
+        # Without a label it is not `ok` either, and counted there.
+        wrong += label is not None and index in right and right[index] != label
     return Correctness(missing=expected - len(seen), duplicates=duplicates, wrong=wrong, not_ok=not_ok)
 
 

@@ -230,7 +230,7 @@ def main() -> int:
         return 1
     report.print_report(console, results)
     console.print(f"Appended to {CSV}", highlight=False)
-    return int(bool(results.failures or results.unclean() or honesty(results).reached is False))
+    return int(bool(results.failures or results.wrong() or honesty(results).reached is False))
 
 
 if __name__ == "__main__":

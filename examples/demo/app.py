@@ -69,9 +69,10 @@ def running(config: Path, *, log: Path, environment: Mapping[str, str], folder: 
     not become ready.
     """
     with log.open("w", encoding="utf-8") as stderr:
-        # A session of its own: Ctrl-C goes to us, and we stop it in order.
+        # A session of its own: Ctrl-C goes to us, and we stop it in order. No spares: nothing is killed in this run,
+        # and loading them would take the cores from those that serve.
         process = subprocess.Popen(
-            [sys.executable, "-m", "streamserve.cli", "up", str(config), "--json"],
+            [sys.executable, "-m", "streamserve.cli", "up", str(config), "--json", "--no-spares"],
             stdout=subprocess.PIPE,
             stderr=stderr,
             stdin=subprocess.DEVNULL,

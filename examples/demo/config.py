@@ -18,7 +18,12 @@ _POOL = "networks"
 _CNN = """
 [models.cnn]
 source = "workers.faulty:model()"
-options = { source = "workers.digits_cnn:model", key = "cnn", control = "$DEMO_FAULTS", options = { output = "logits" } }
+
+[models.cnn.options]
+source = "workers.digits_cnn:model"
+key = "cnn"
+control = "$DEMO_FAULTS"
+options = { output = "logits" }
 """
 
 

@@ -59,7 +59,7 @@ class Plan:
 
 
 def plan_load(images: U8, labels: I64, *, seconds: float, per_second: float, seed: int = 0) -> Plan:
-    """Poisson arrivals for so many seconds; images `[n, 784]` in random order, again from the start when all were sent."""
+    """Poisson arrivals for so many seconds; images `[n, 784]` in random order, round after round."""
     random = np.random.default_rng(seed)
     n_gaps = int(per_second * seconds + 10 * math.sqrt(per_second * seconds) + 10)
     arrivals = random.exponential(1 / per_second, n_gaps).cumsum()
@@ -127,6 +127,7 @@ class Load:
             self._consumer.close()
             self._producer.purge()
             self._producer.flush(1.0)
+            self._producer.close()
 
     def go(self, watch: Watch) -> None:
         """Send everything, then wait for what is still missing, `GRACE_S` at most.

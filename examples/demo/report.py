@@ -136,7 +136,9 @@ def _weights(run: Recording) -> Text:
 
 def _ruler(seconds: float) -> str:
     width = _COLUMNS // 3
-    marks = [f"{third * seconds / 3:.0f} s {words}" for third, words in enumerate(("all well", "two in trouble", "all well"))]
+    marks = [
+        f"{third * seconds / 3:.0f} s {words}" for third, words in enumerate(("all well", "two in trouble", "all well"))
+    ]
     return " ".join(f"{mark:{width}.{width}}" for mark in marks)
 
 

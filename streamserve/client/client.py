@@ -38,6 +38,7 @@ _FETCH_RECORDS = 1_000
 _FETCH_MS = 500
 _RETRY_S = 0.5
 _FLUSH_S = 5.0
+_CANCEL_AGAIN_S = 0.1
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -415,5 +416,7 @@ def _feedback_sent(partition: int, batch: list[_Feedback], ack: Ack) -> None:
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    # A cancellation that meets the end of a `wait_for` is swallowed (Python 3.11): ask until it is heard.
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_CANCEL_AGAIN_S)

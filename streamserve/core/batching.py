@@ -175,7 +175,8 @@ class Aimd:
     def observe(self, rows: int, duration_ms: float, limited: bool) -> None:
         self._cost.observe(rows, duration_ms)
         if duration_ms >= self._objective_ms:
-            self._cap = max(1, int(min(rows, self._cap) * self._backoff))
+            # A slow call that the queue kept small says little of the cap: one hiccup must not undo it.
+            self._cap = max(1, int((min(rows, self._cap) if limited else self._cap) * self._backoff))
             self._slow_start = False
         elif duration_ms < self._objective_ms * (1 - self._guard) and limited:
             self._cap = min(self._max, self._cap * 2 if self._slow_start else self._cap + self._step)
@@ -291,10 +292,14 @@ class Arrivals:
         self._rows = 0
 
     def add(self, rows: int, now_ms: int) -> None:
+        self._forget(now_ms)  # here too: nobody asks while a call hangs
         self._seen.append((now_ms, rows))
         self._rows += rows
 
     def rows_per_ms(self, now_ms: int) -> float:
+        self._forget(now_ms)
+        return self._rows / _ARRIVAL_WINDOW_MS
+
+    def _forget(self, now_ms: int) -> None:
         while self._seen and self._seen[0][0] < now_ms - _ARRIVAL_WINDOW_MS:
             self._rows -= self._seen.popleft()[1]
-        return self._rows / _ARRIVAL_WINDOW_MS

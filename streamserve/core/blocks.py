@@ -11,7 +11,7 @@ from streamserve.core.desk import Batch
 from streamserve.core.messages import F64, I64, U8, Answers, AnyArray, Choice, Outputs
 from streamserve.core.reasons import Missing
 from streamserve.core.routes import Route
-from streamserve.core.rows import ranges, starts_of
+from streamserve.core.rows import ranges, span_ms, starts_of
 
 Answered = tuple[I64, Answers]
 """Handles (some may be gone) and the block that answers them."""
@@ -68,7 +68,7 @@ def build_blocks(
                 epoch=columns["epoch"][rows],
                 stale=columns["stale"][rows],
             ),
-            queue_ms=np.maximum(batch.started_ms - columns["append_ms"][rows], 0).astype(np.int32),
+            queue_ms=span_ms(columns["append_ms"][rows], batch.started_ms),
             inference_ms=np.full(len(rows), verdict.duration_ms, np.int32),
             errors=errors_of(batch.handles[rows], missing[rows]),
             details={position[i]: words for i, words in verdict.details.items() if i in position},

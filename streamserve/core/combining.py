@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamserve.core.messages import F64, AnyArray, Flags
+from streamserve.core.messages import F64, I64, AnyArray, Flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,7 +47,7 @@ def combine(rule: str, weights: F64, members: Sequence[MemberRows]) -> Combined:
     nobody = shares.sum(axis=1) <= 0.0
     if nobody.any():  # all weight is with absent members: those present count alike
         shares[nobody] = present[nobody]
-    if rule == "mean_probability":
+    if rule == "mean_probability" and members[0].labels.ndim == 1:
         averaged = _mean_probability(shares, members)
         if averaged is not None:
             return averaged
@@ -132,33 +132,102 @@ def _alone(member: MemberRows) -> Combined:
 
 
 def _mean_probability(shares: F64, members: Sequence[MemberRows]) -> Combined | None:
-    """Averaged probabilities; a member that gives none counts as sure of its label. None: nobody gives any."""
-    model = next((member for member in members if member.probabilities is not None), None)
-    if model is None or model.probabilities is None:
+    """Averaged probabilities. None: nobody gives any.
+
+    A member that gives none counts as sure of its label. Members may know different classes: a class that one does
+    not know has probability 0 with it. A label that is no class stands in a column of its own, after the classes.
+    """
+    classes = _all_classes(members)
+    if classes is None:
         return None
-    width = model.probabilities.shape[1]
-    classes = model.classes if model.classes is not None else np.arange(width)
-    total = np.zeros((len(shares), width))
+    width = len(classes)
+    labelled = [k for k, member in enumerate(members) if member.probabilities is None]
+    total = np.zeros((len(shares), width + len(labelled)))
     for k, member in enumerate(members):
-        said = member.probabilities if member.probabilities is not None else _one_hot(member.labels, classes)
-        total += np.where(member.present[:, None], said, 0.0) * shares[:, k : k + 1]
-    weight = shares.sum(axis=1, keepdims=True)
+        if member.probabilities is not None:
+            said = _in_columns(member, classes)
+            total[:, :width] += np.where(member.present[:, None], said, 0.0) * shares[:, k : k + 1]
+    for place, k in enumerate(labelled):
+        column = _columns_of(members, labelled[: place + 1], classes)
+        rows = np.flatnonzero(members[k].present)
+        total[rows, column[rows]] += shares[rows, k]
     winner = total.argmax(axis=1)
-    labels = classes[winner]
+    labels = _class_or_label(members, labelled, classes, winner)
     best = total[np.arange(len(total)), winner]
-    second = np.partition(total, -2, axis=1)[:, -2] if width > 1 else np.zeros(len(total))
+    second = np.partition(total, -2, axis=1)[:, -2] if total.shape[1] > 1 else np.zeros(len(total))
     return Combined(
         labels=labels,
-        probabilities=total / weight,
+        probabilities=total[:, :width] / shares.sum(axis=1, keepdims=True),
         classes=classes,
         agrees=_agreement(members, labels),
         lead=best - second,
     )
 
 
-def _one_hot(labels: AnyArray, classes: AnyArray) -> F64:
-    rows: F64 = (np.asarray(labels).reshape(len(labels), -1)[:, :1] == classes[None, :]).astype(np.float64)
-    return rows
+def _classes_of(member: MemberRows) -> AnyArray | None:
+    if member.probabilities is None:
+        return None
+    return member.classes if member.classes is not None else np.arange(member.probabilities.shape[1])
+
+
+def _all_classes(members: Sequence[MemberRows]) -> AnyArray | None:
+    """The classes that any member knows, in the order of the first member that knows them; None: nobody names any."""
+    named = [classes for member in members if (classes := _classes_of(member)) is not None]
+    if not named:
+        return None
+    if all(classes is named[0] or np.array_equal(classes, named[0]) for classes in named[1:]):
+        return named[0]
+    union = list(dict.fromkeys(name for classes in named for name in classes.tolist()))
+    if len({classes.dtype.kind for classes in named}) == 1 and named[0].dtype != object:
+        return np.asarray(union)
+    mixed = np.empty(len(union), object)
+    mixed[:] = union
+    return mixed
+
+
+def _in_columns(member: MemberRows, classes: AnyArray) -> F64:
+    """`[R, len(classes)]`: a member's probabilities, moved to the columns of all classes."""
+    mine = _classes_of(member)
+    assert mine is not None
+    assert member.probabilities is not None
+    if mine is classes or np.array_equal(mine, classes):
+        return member.probabilities
+    column = {name: k for k, name in enumerate(classes.tolist())}
+    moves = np.zeros((len(mine), len(classes)))
+    for k, name in enumerate(mine.tolist()):
+        moves[k, column[name]] = 1.0
+    moved: F64 = member.probabilities @ moves
+    return moved
+
+
+def _columns_of(members: Sequence[MemberRows], labelled: Sequence[int], classes: AnyArray) -> I64:
+    """`[R]`: where the label of the last of these members stands: its class, or the first member's column with it."""
+    last = members[labelled[-1]]
+    known = np.asarray(last.labels[:, None] == classes[None, :])
+    width = len(classes)
+    column = np.full(len(last.labels), width + len(labelled) - 1, np.int64)
+    for place, k in reversed(list(enumerate(labelled[:-1]))):
+        column[members[k].present & same_labels(members[k].labels, last.labels)] = width + place
+    if known.ndim == 2:  # kinds that can be compared
+        column = np.where(known.any(axis=1), known.argmax(axis=1), column)
+    return column
+
+
+def _class_or_label(
+    members: Sequence[MemberRows], labelled: Sequence[int], classes: AnyArray, winner: I64
+) -> AnyArray:
+    width = len(classes)
+    if not (winner >= width).any():
+        return classes[winner]
+    labels = np.empty(len(winner), object)
+    labels[:] = classes[np.minimum(winner, width - 1)]
+    kinds = {classes.dtype.kind}
+    for place, k in enumerate(labelled):
+        rows = winner == width + place
+        if rows.any():
+            labels[rows] = members[k].labels[rows]
+            kinds.add(members[k].labels.dtype.kind)
+    return np.asarray(labels.tolist()) if kinds <= set("iufb") else labels
 
 
 def _mean(shares: F64, members: Sequence[MemberRows], present: Flags) -> Combined | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from streamserve.core.messages import I64, U8, Flags, Outputs
+from streamserve.core.messages import F64, I64, U8, Flags, Outputs
 from streamserve.core.reasons import Missing
+
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,9 +53,20 @@ def _wrong_form(outputs: Outputs, total: int) -> str:
         return ""
     if probabilities.ndim != 2 or len(probabilities) != total:
         return f"the model returned probabilities of shape {probabilities.shape} for a batch of {total} rows"
+    if not probabilities.shape[1]:
+        return "the model returned probabilities without a column"
+    if probabilities.size and not _within_unit(probabilities):
+        return "the model returned probabilities that are not between 0 and 1"
     if outputs.classes is not None and len(outputs.classes) != probabilities.shape[1]:
         return f"the model names {len(outputs.classes)} classes for {probabilities.shape[1]} columns of probabilities"
     return ""
+
+
+def _within_unit(probabilities: F64) -> bool:
+    """NaN passes: it is found row by row. What is decided early relies on this."""
+    lowest, highest = np.fmin.reduce(probabilities, axis=None), np.fmax.reduce(probabilities, axis=None)
+    within = bool(lowest >= -_ROUNDING and highest <= 1.0 + _ROUNDING)
+    return within or not math.isfinite(lowest + highest)
 
 
 def _finite(outputs: Outputs) -> Flags | None:

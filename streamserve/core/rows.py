@@ -5,14 +5,16 @@ A row's number is absolute and never changes while its store lives, so columns o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamserve.core.messages import I64, AnyArray
+from streamserve.core.messages import I32, I64, AnyArray
 
 _FIRST_CAPACITY = 1024
+_FIRST_BYTES = 1 << 18
 
 
 class RowStore:
@@ -22,7 +24,9 @@ class RowStore:
     """
 
     def __init__(self, like: AnyArray, oldest_needed: Callable[[], int]) -> None:
-        self._rows: NDArray[np.generic] = np.empty((_FIRST_CAPACITY, *like.shape[1:]), like.dtype)
+        row_bytes = max(1, like.dtype.itemsize * math.prod(like.shape[1:]))
+        capacity = max(1, min(_FIRST_CAPACITY, _FIRST_BYTES // row_bytes))
+        self._rows: NDArray[np.generic] = np.empty((capacity, *like.shape[1:]), like.dtype)
         self._oldest_needed = oldest_needed
         self.base = 0
         self.end = 0
@@ -72,6 +76,11 @@ def ranges(starts: I64, lengths: I64) -> I64:
     steps = np.arange(total, dtype=np.int64)
     shifted: I64 = steps + np.repeat(starts - (ends - lengths), lengths)
     return shifted
+
+
+def span_ms(from_ms: I64, to_ms: int) -> I32:
+    """Time from each moment to a later one; none below 0, and what 32 bits cannot hold is their largest number."""
+    return np.clip(to_ms - from_ms, 0, np.iinfo(np.int32).max).astype(np.int32)
 
 
 def starts_of(lengths: I64) -> I64:

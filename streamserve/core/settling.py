@@ -22,7 +22,7 @@ from streamserve.core.messages import (
 )
 from streamserve.core.reasons import UNUSABLE, Missing, Outcome, Reason
 from streamserve.core.routes import AppRules, Route
-from streamserve.core.rows import starts_of
+from streamserve.core.rows import span_ms, starts_of
 from streamserve.core.slicing import take_predictions
 from streamserve.core.window import NO_ERROR, Due, Window, bits, member_words
 
@@ -288,7 +288,7 @@ class Settling:
             members=members,
             queue_ms=table["queue_ms"][at],
             inference_ms=table["inference_ms"][at],
-            total_ms=np.maximum(now_ms - table["append_ms"][at], 0).astype(np.int32),
+            total_ms=span_ms(table["append_ms"][at], now_ms),
             late=late,
             off_epoch=table["off_epoch"][at],
             details=self._details(at, models),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 
 import numpy as np
 
 from streamserve.core.events import Resume
 from streamserve.core.messages import I64, Flags
 
+_PREDECESSORS = -1
 _METADATA = re.compile(r'\{"v":1,"answers":(\d+),"predictions":(\d+)\}')
 
 
@@ -27,8 +27,11 @@ class Ownership:
         self.answers_at = resume.answers_from
         self._answers_end = resume.answers_end
         self._answered = resume.answered if resume.answered is not None and len(resume.answered) else None
-        self._predictions_from = parse_metadata(resume.metadata)[1]
-        self._written: deque[tuple[int, int]] = deque()
+        self._log_end = parse_metadata(resume.metadata)[1]
+        # token -> (no record of it stands before this offset, its highest request)
+        self._sent: dict[int, tuple[int, int]] = {}
+        if self._answered is not None:  # what predecessors wrote must be found by the successor too
+            self._sent[_PREDECESSORS] = (self._log_end, int(self._answered[-1]))
 
     @property
     def catching_up(self) -> bool:
@@ -45,14 +48,21 @@ class Ownership:
         flags: Flags = ~np.isin(offsets, self._answered)
         return flags
 
-    def wrote(self, predictions_offset: int, highest_request: int) -> None:
-        """A block of terminal records stands in the log from this offset on."""
-        if predictions_offset >= 0:
-            self._written.append((predictions_offset, highest_request))
+    def sending(self, token: int, highest_request: int) -> None:
+        """Terminal records are on their way: they will stand behind everything acknowledged so far."""
+        self._sent[token] = (self._log_end, highest_request)
+
+    def wrote(self, token: int, predictions_offset: int) -> None:
+        """Their first record stands here. One whose sending failed may stand anywhere behind its bound."""
+        sent = self._sent.get(token)
+        if sent is not None and predictions_offset >= 0:
+            self._sent[token] = (predictions_offset, sent[1])
+            self._log_end = max(self._log_end, predictions_offset)
 
     def metadata(self, first_answer: int, lowest_open: int) -> str:
         """first_answer: offset of the first answer to an open request. lowest_open: the position that is committed."""
-        while self._written and self._written[0][1] < lowest_open:
-            self._predictions_from = max(self._predictions_from, self._written.popleft()[0])
+        for token in [token for token, (_, highest) in self._sent.items() if highest < lowest_open]:
+            del self._sent[token]
+        predictions = min((bound for bound, _ in self._sent.values()), default=self._log_end)
         answers = max(0, min(first_answer, self.answers_at))
-        return f'{{"v":1,"answers":{answers},"predictions":{self._predictions_from}}}'
+        return f'{{"v":1,"answers":{answers},"predictions":{predictions}}}'

@@ -61,10 +61,11 @@ class Wiring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of the loop's own queue: above `most`, fetching waits until it is below `resume`."""
+    """Bounds of the loop's own queue (above `most`, fetching waits until it is below `resume`) and of one turn."""
 
     most_records: int = 20_000
     resume_records: int = 10_000
+    turn_ms: float = TURN_MS
 
 
 class StageLoop:
@@ -99,6 +100,8 @@ class StageLoop:
         self._progress = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for: int | None = None
+        self._deadline: int | None = None
+        self._deadline_known = False
         self._stopped = False
         self._closing: frozenset[int] = frozenset()
         self.may_act: Callable[[], bool] = lambda: True
@@ -164,7 +167,7 @@ class StageLoop:
         self._wake.set()
 
     def _turn(self) -> None:
-        until = self._clock.monotonic_ms() + TURN_MS
+        until = self._clock.monotonic_ms() + self._limits.turn_ms
         if self._due_mark is None and self._is_due():
             self._due_mark = self._posted
         inbox = self._inbox
@@ -210,15 +213,23 @@ class StageLoop:
         perform = self._perform
         if perform is None:
             raise ShuttingDown("the loop has nothing to perform effects with")
+        self._deadline_known = False
         for effect in self.stage.handle(event, self._clock.now_ms()):
             perform(effect)
 
+    def _next_deadline_ms(self) -> int | None:
+        """The stage's deadline, asked for once after each change: it may look through all that is open."""
+        if not self._deadline_known:
+            self._deadline = self.stage.next_deadline_ms()
+            self._deadline_known = True
+        return self._deadline
+
     def _is_due(self) -> bool:
-        deadline = self.stage.next_deadline_ms()
+        deadline = self._next_deadline_ms()
         return deadline is not None and self._clock.until_ms(deadline) <= 0
 
     def _arm(self) -> None:
-        deadline = self.stage.next_deadline_ms()
+        deadline = self._next_deadline_ms()
         if deadline == self._timer_for and (self._timer is None or not self._timer.cancelled()):
             return
         if self._timer is not None:

@@ -59,10 +59,14 @@ def test_a_slow_hand_written_loop_makes_the_run_invalid(hand: float, is_honest: 
 def test_wrong_answers_and_failures_are_named() -> None:
     results = Results()
     results.add("drain", "fused", 2, {"requests": 10, "missing": 0, "duplicates": 0, "wrong": 3, "not_ok": 0})
+    late = {"offered_per_s": 200.0, "missing": 0, "duplicates": 0, "wrong": 0, "not_ok": 5}
+    results.add("latency", "fused", 1, late)
+    assert [row["section"] for row in results.wrong()] == ["drain"]
     results.failures.append("drain bytewax run 1: the peer ended with 1")
     output = io.StringIO()
     print_report(Console(file=output, width=120), results)
     assert "WRONG ANSWERS in drain fused run 2: 3 wrong of 10" in output.getvalue()
+    assert "NOT OK in latency fused at 200/s run 1: 5" in output.getvalue()
     assert "FAILED drain bytewax run 1" in output.getvalue()
 
 

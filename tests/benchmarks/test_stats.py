@@ -73,3 +73,17 @@ def test_copies_must_equal_their_requests() -> None:
     assert stats.check_copies([b"c", b"a", b"b"], requests).clean
     spoilt = stats.check_copies([b"a", b"a", b"x"], requests)
     assert (spoilt.missing, spoilt.duplicates, spoilt.wrong) == (2, 1, 1)
+
+
+def test_an_early_refusal_counts_as_the_deadline() -> None:
+    sent_at_s = np.array([0.0, 0.0, 0.0, 0.0])
+    # The second answer to request 0 comes too late to count; request 3 has none.
+    answers = [(0, 0.010, True), (1, 0.002, False), (2, 2.0, False), (0, 5.0, True)]
+    latencies = stats.counted_latencies_ms(sent_at_s, answers, deadline_ms=1_000)
+    np.testing.assert_allclose(latencies, [10.0, 1_000.0, 2_000.0, np.nan])
+
+
+def test_an_answer_without_label_is_not_ok_but_not_wrong() -> None:
+    expired = orjson.dumps({"id": "00000001", "outputs": [], "parameters": {"outcome": "expired"}})
+    verdict = stats.check_labels([_answer(0, 1), expired], 2, {0: 1, 1: 0})
+    assert (verdict.not_ok, verdict.wrong, verdict.missing) == (1, 0, 0)

@@ -79,7 +79,8 @@ class MemoryApp:
                 if (partition, record.offset) not in answered:
                     answered.add((partition, record.offset))
                     self.answer(partition, record.offset)
-            await self.log.wait(1.0)
+            if len(answered) < n:
+                await self.log.wait(1.0)
 
 
 def terminal(

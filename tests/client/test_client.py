@@ -18,11 +18,13 @@ from streamserve.errors import (
     StreamserveError,
     TopicsDiffer,
 )
-from streamserve.kafka.ports import At, Columns, Record
+from streamserve.kafka.ports import At, Columns, Committed, Record
 from streamserve.testing.log import MemoryLog
 from tests.client.conftest import APP, FEEDBACK, PARTITIONS, PREDICTIONS, REQUESTS, MemoryApp, terminal
 
 ROW = np.arange(4.0)
+#: Of Kafka's own UtilsTest.
+PAIRS = [("foobar", -790332482), ("a-little-bit-long-string", -985981536)]
 
 
 def client(app: MemoryApp, **more: object) -> Client:
@@ -57,13 +59,12 @@ async def test_many_are_sent_together_and_come_back_in_order(app: MemoryApp) -> 
     assert {p.ref.split("-")[0] for p in predictions} == {str(n) for n in range(PARTITIONS)}
 
 
-async def test_equal_keys_are_in_one_partition_where_java_would_put_them(app: MemoryApp) -> None:
+@pytest.mark.parametrize(("key", "murmur2"), PAIRS)
+async def test_equal_keys_are_in_the_partition_where_java_puts_them(app: MemoryApp, key: str, murmur2: int) -> None:
     async with client(app) as asking:
-        sent = [asking.submit(ROW, key="user-17") for _ in range(5)]
+        sent = [asking.submit(ROW, key=key) for _ in range(5)]
         refs = [await each.acknowledged() for each in sent]
-    # murmur2("user-17") & 0x7fffffff = 1270117093, by Kafka's own Utils.murmur2
-    assert len({ref.split("-")[0] for ref in refs}) == 1
-    assert [ref.split("-")[1] for ref in refs] == ["0", "1", "2", "3", "4"]
+    assert refs == [f"{(murmur2 & 0x7FFFFFFF) % PARTITIONS}-{offset}" for offset in range(5)]
 
 
 async def test_an_answer_may_come_before_the_acknowledgement(app: MemoryApp) -> None:
@@ -72,11 +73,10 @@ async def test_an_answer_may_come_before_the_acknowledgement(app: MemoryApp) -> 
         first, second = asking.submit(ROW, key="a"), asking.submit(ROW, key="a")
         await app.log.wait(5.0)
         ((partition, _), _) = app.requests()
+        everything, stream = asking.predictions(), asking.predictions(mine=True)
         app.answer(partition, 1, label=41)
         app.answer(partition, 0, label=40)
-        stream = asking.predictions(mine=True)
-        while asking._matcher.highest_seen(partition) < 1 or len(asking._matcher._early.get(partition, {})) < 2:
-            await asyncio.sleep(0)
+        assert [(await anext(everything)).label, (await anext(everything)).label] == [41, 40]
         assert first.ref is None
         assert not first.done
         app.writers[0].release()
@@ -121,8 +121,6 @@ async def test_a_time_out_says_where_the_request_was_last_seen(app: MemoryApp) -
 
 
 async def test_a_time_out_names_the_lag_of_who_should_have_answered(app: MemoryApp) -> None:
-    from streamserve.kafka.ports import Committed  # noqa: PLC0415
-
     async with client(app, grace_ms=0) as asking:
         group = app.log.group("digits.terminal", REQUESTS)
         first = asking.submit(ROW, deadline_ms=20, key="a")
@@ -131,7 +129,9 @@ async def test_a_time_out_names_the_lag_of_who_should_have_answered(app: MemoryA
         group.commits[At(REQUESTS, first.partition)] = Committed(offset=1, metadata="")
         app.answer(first.partition, 5)
         await asyncio.gather(first.settled(), second.settled())
-        with pytest.raises(PredictionTimeout, match=r"later requests .* up to offset 5; group digits.terminal has settled"):
+        with pytest.raises(
+            PredictionTimeout, match=r"later requests .* up to offset 5; group digits.terminal has settled"
+        ):
             await first.prediction()
         with pytest.raises(PredictionTimeout, match=rf"not settled it; its lag: 1 in partition {second.partition}"):
             await second.prediction()

@@ -21,7 +21,7 @@ WAIT_S = 5.0
 
 
 class Recorder:
-    """Notes what it is told; is due once, when it is told to be."""
+    """Notes what it is told; is due once, at the append time of a `Produced`."""
 
     def __init__(self) -> None:
         self.seen: list[Event] = []
@@ -29,6 +29,8 @@ class Recorder:
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         self.seen.append(event)
+        if isinstance(event, Produced) and event.append_ms > 0:
+            self.due_ms = event.append_ms
         if isinstance(event, Tick) and self.due_ms is not None and now_ms >= self.due_ms:
             self.due_ms = None
         return [Count(what="seen", label=type(event).__name__, n=1)]
@@ -119,37 +121,38 @@ async def until(true: Callable[[], bool]) -> None:
 
 async def test_a_deadline_fires_after_everything_that_was_fetched_before() -> None:
     stage = Recorder()
-    loop = loop_of(stage)
+    loop = loop_of(stage, Limits(turn_ms=0))
     loop.begin({0: Resume(position=0)})
     source = Fetches()
+    loop.post(Produced(token=0, append_ms=1))
     for i in range(200):
         source.chunks.put_nowait(chunk(i * 10, 10))
     drain = asyncio.create_task(loop.drain(source))
     await until(lambda: source.given == 200)
-    stage.due_ms = 1
     async with turning(loop):
         await until(lambda: "Tick" in stage.kinds())
     drain.cancel()
     kinds = stage.kinds()
-    assert kinds.index("Tick") == kinds.count("RequestsFetched") + 1 == 201
+    assert kinds.index("Tick") == kinds.count("RequestsFetched") + 2 == 202
 
 
 async def test_a_deadline_fires_while_records_never_stop_coming() -> None:
     stage, source = Recorder(), Fetches()
-    loop = loop_of(stage)
+    loop = loop_of(stage, Limits(turn_ms=0))
     loop.begin({0: Resume(position=0)})
 
     async def flood() -> None:
         start = 0
         while True:
-            source.chunks.put_nowait(chunk(start, 50))
-            start += 50
+            for _ in range(3):
+                source.chunks.put_nowait(chunk(start, 50))
+                start += 50
             await asyncio.sleep(0)
 
     flooding = asyncio.create_task(flood())
     async with turning(loop, source):
         await until(lambda: len(stage.seen) > 20)
-        stage.due_ms = 1
+        loop.post(Produced(token=0, append_ms=1))
         await until(lambda: "Tick" in stage.kinds())
     flooding.cancel()
 
@@ -159,11 +162,11 @@ async def test_a_quiet_process_wakes_at_the_deadline_and_not_before() -> None:
     loop = loop_of(stage)
     clock = BrokerClock()
     async with turning(loop):
-        stage.due_ms = clock.now_ms() + 60
-        loop.wake()
-        await until(lambda: stage.due_ms is None)
-    assert clock.until_ms(clock.now_ms()) <= 1
-    assert stage.kinds() == ["Tick"]
+        due_ms = clock.now_ms() + 60
+        loop.post(Produced(token=0, append_ms=due_ms))
+        await until(lambda: "Tick" in stage.kinds())
+        assert clock.now_ms() >= due_ms
+    assert stage.kinds() == ["Produced", "Tick"]
 
 
 async def test_fetching_stops_above_the_bound_and_goes_on_below() -> None:

@@ -89,7 +89,7 @@ class AggregatorStage:
                 for partition, resume in event.partitions.items():
                     self._assign(partition, resume)
             case Revoked():
-                self._revoke(event)
+                self._revoke(event, effects)
             case Tick() | Drain():
                 pass
             case _:
@@ -138,12 +138,13 @@ class AggregatorStage:
         self._owned[partition] = Ownership(resume)
         self._early[partition] = deque()
 
-    def _revoke(self, event: Revoked) -> None:
+    def _revoke(self, event: Revoked, effects: list[Effect]) -> None:
         for partition in event.partitions:
             self._owned.pop(partition, None)
             for block in self._early.pop(partition, ()):
                 self._early_rows -= len(block)
             self._window.forget_partition(partition)
+        self._unpause(effects)
 
     # -- input ---------------------------------------------------------------------------------------------------
 
@@ -157,14 +158,13 @@ class AggregatorStage:
         rows = np.arange(len(requests)) if mine is None else np.flatnonzero(mine)
         if mine is not None and len(rows) < len(requests):
             effects.append(Settle(partition=requests.partition, offsets=requests.offsets[~mine]))
-        if not len(rows):
-            return
-        handles = self._window.add(requests, admitted, rows, now_ms)
-        table = self._window.table
-        at = table.at(handles)
-        table["late_on_arrival"][at] = table["deadline_ms"][at] - self._rules.guard_ms <= now_ms
-        if admitted.errors:
-            self._touched.append(handles[table["error"][at] != NO_ERROR])
+        if len(rows):
+            handles = self._window.add(requests, admitted, rows, now_ms)
+            table = self._window.table
+            at = table.at(handles)
+            table["late_on_arrival"][at] = table["deadline_ms"][at] - self._rules.guard_ms <= now_ms
+            if admitted.errors:
+                self._touched.append(handles[table["error"][at] != NO_ERROR])
         self._apply_early(requests.partition, owner, effects)
 
     def _answered(self, event: AnswersFetched, effects: list[Effect]) -> None:
@@ -192,6 +192,9 @@ class AggregatorStage:
             block = waiting.popleft()
             self._early_rows -= len(block)
             self._apply(block, owner)
+        self._unpause(effects)
+
+    def _unpause(self, effects: list[Effect]) -> None:
         if self._paused and self._early_rows < EARLY_LIMIT // 2:
             self._paused = False
             effects.append(Continue(source="answers", partitions=tuple(self._owned)))
@@ -281,6 +284,9 @@ class AggregatorStage:
 
     def _send(self, batch: _Batch, emit: EmitPredictions | EmitDeadLetters, effects: list[Effect]) -> None:
         self._acks[emit.token] = (batch, emit)
+        owner = self._owned.get(batch.partition)
+        if owner is not None and isinstance(emit, EmitPredictions):
+            owner.sending(emit.token, int(emit.predictions.offsets.max()))
         effects.append(emit)
 
     def _acknowledge(self, event: Produced, effects: list[Effect]) -> None:
@@ -296,7 +302,7 @@ class AggregatorStage:
         if owner is None or not len(at):
             return
         if isinstance(emit, EmitPredictions):
-            owner.wrote(event.offset, int(emit.predictions.offsets.max()))
+            owner.wrote(event.token, event.offset)
         batch.unacked -= 1
         if batch.unacked == 0:
             table["done"][at] = True

@@ -22,6 +22,7 @@ from streamserve.core.events import (
     Revoked,
     StatesFetched,
     StatesKnownUntil,
+    Tick,
 )
 from streamserve.core.messages import Answers
 from streamserve.core.routes import AppRules
@@ -49,6 +50,14 @@ class FusedStage:
         self._next_late = -1
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        effects = self._handle(event, now_ms)
+        # An event for one of the two stages must not leave the other's deadline behind.
+        deadline_ms = self.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms <= now_ms:
+            effects += self._both(Tick(), now_ms)
+        return effects
+
+    def _handle(self, event: Event, now_ms: int) -> list[Effect]:
         match event:
             case BatchFinished():
                 return self._hand_over(self._worker.handle(event, now_ms), now_ms)
@@ -66,6 +75,9 @@ class FusedStage:
                 gone = [token for token, late in self._late.items() if late.partition in event.partitions]
                 for token in gone:
                     del self._late[token]
+        return self._both(event, now_ms)
+
+    def _both(self, event: Event, now_ms: int) -> list[Effect]:
         effects = self._aggregator.handle(event, now_ms)
         return effects + self._hand_over(self._worker.handle(event, now_ms), now_ms)
 

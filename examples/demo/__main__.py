@@ -1,0 +1,152 @@
+"""Run the demo; exit code 0 where every check passed, 1 where one was missed, 130 on Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.markup import escape
+
+from examples.demo import plot, report
+from examples.demo.app import AppFailedError, running
+from examples.demo.config import Served, write_config
+from examples.demo.faults import CONTROL_VARIABLE, Switch, Trouble
+from examples.demo.load import AppEndedError, Load, Watch, plan_load
+from examples.demo.progress import Progress
+from examples.demo.record import THIRDS, Recording
+from examples.demo.score import Score, score
+from streamserve.datasets import split
+from streamserve.errors import StreamserveError
+
+PROJECT = Path(__file__).resolve().parents[2]
+_LEAST_PER_SECOND = 1.0
+_INTERRUPTED = 130
+
+
+def main() -> int:
+    """The command line."""
+    options = _options()
+    # A width of its own where nothing says one: a report in a log file is not cut at 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _demo(console, options)
+    except (StreamserveError, AppFailedError, AppEndedError) as trouble:
+        console.print(f"[bold red]the demo failed:[/] {escape(str(trouble))}", highlight=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return _INTERRUPTED
+
+
+def _demo(console: Console, options: argparse.Namespace) -> int:
+    results: Path = options.results
+    results.mkdir(parents=True, exist_ok=True)
+    served = write_config(results)
+    trouble = Trouble()
+    _introduce(console, served, options)
+    run = Recording(seconds=options.seconds, models=served.route.models, deadline_ms=served.route.deadline_ms)
+    with tempfile.TemporaryDirectory(prefix="streamserve-demo-", ignore_cleanup_errors=True) as state:
+        _run(console, options, served, run, Switch(control=Path(state) / "faults.json", trouble=trouble))
+    judged = score(run)
+    report.show(console, judged, run)
+    _write(console, results, judged, run, trouble)
+    return 0 if judged.passed else 1
+
+
+def _run(console: Console, options: argparse.Namespace, served: Served, run: Recording, switch: Switch) -> None:
+    data = split()
+    load_plan = plan_load(
+        data.test_images, data.test_labels, seconds=options.seconds, per_second=options.rate, seed=options.seed
+    )
+    switch.turn(0)
+    # A Kafka of its own, in a folder that is removed afterwards: every run begins with nothing learnt.
+    environment = {"STREAMSERVE_STATE": str(switch.control.parent), CONTROL_VARIABLE: str(switch.control)}
+    started_s = time.monotonic()
+    log = options.results / "up.log"
+    with running(served.config, log=log, environment=environment, folder=PROJECT) as app:
+        console.print(
+            f"ready after {time.monotonic() - started_s:.1f} s: Kafka at {app.bootstrap_servers}, every process serves"
+        )
+        progress = Progress(console=console, run=run)
+
+        def begin(third: int) -> None:
+            switch.turn(third)
+            console.print(f"[bold]{THIRDS[third]} third:[/] {switch.trouble.words(third)}", highlight=False)
+
+        load = Load(
+            load_plan,
+            run,
+            served.route.policy,
+            bootstrap_servers=app.bootstrap_servers,
+            topics=app.topics,
+            seed=options.seed,
+        )
+        try:
+            with load.opened():
+                load.go(Watch(third=begin, progress=progress.at, app_lives=lambda: app.lives))
+        except AppEndedError as ended:
+            raise AppFailedError(f"streamserve up ended while it served ({ended}):\n{app.last_words()}") from None
+        run.restarts = app.restarts
+        console.print("stopping")
+        app.stop()
+
+
+def _introduce(console: Console, served: Served, options: argparse.Namespace) -> None:
+    names = ", ".join(report.name_of(model) for model in served.route.models)
+    console.print(
+        f"{len(served.route.models)} models ({names}) in {served.pools} pools answer {options.rate:.0f} images a "
+        f"second, each within {served.route.deadline_ms} ms; the labels come back about 2 s later",
+        highlight=False,
+    )
+    if not served.with_cnn:
+        console.print("without the convolutional network: torch is not installed", style="dim")
+    console.print(f"config: {_short(served.config)}, made from examples/demo.toml; starting Kafka and the app ...")
+
+
+def _write(console: Console, results: Path, judged: Score, run: Recording, trouble: Trouble) -> None:
+    files = [results / "demo.json"]
+    report.write_json(files[0], judged, run)
+    if plot.can_plot():
+        files.append(results / "demo.png")
+        plot.write_png(files[1], judged, run, trouble=trouble.words(1))
+    else:
+        console.print("no picture: matplotlib is not installed", style="dim")
+    console.print("written: " + ", ".join(_short(file) for file in files))
+
+
+def _short(file: Path) -> str:
+    with suppress(ValueError):
+        return str(file.resolve().relative_to(Path.cwd()))
+    return str(file)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=90.0, help="how long requests are sent (default 90)")
+    parser.add_argument("--rate", type=float, default=250.0, help="requests a second, on average (default 250)")
+    parser.add_argument(
+        "--results", type=Path, default=PROJECT / "results" / "demo", help="folder of report and picture"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="another order of images and arrivals")
+    options = parser.parse_args()
+    if not 3 <= options.seconds <= 86_400:
+        parser.error(f"--seconds {options.seconds:g}: allowed are 3 to 86400")
+    if not _LEAST_PER_SECOND <= options.rate <= 5_000:
+        parser.error(f"--rate {options.rate:g}: allowed are {_LEAST_PER_SECOND:g} to 5000")
+    return options
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,352 @@
+"""`streamserve send`, `feedback`, `tail`, `show`: an app's topics from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import orjson
+import typer
+
+from streamserve.client import Client, Submitted, UnusableInput
+from streamserve.client.connection import KafkaLog
+from streamserve.client.feedback import UNSET
+from streamserve.client.inputs import Codec, Input
+from streamserve.client.lines import dumps, line, plain, prediction_words
+from streamserve.client.scanning import scanning
+from streamserve.client.story import tell
+from streamserve.client.targets import Target, target_of_app, target_of_config
+from streamserve.errors import ConfigError, PredictionTimeout, TopicsDiffer
+from streamserve.kafka.ports import At
+from streamserve.topics import Kind, topic_name
+
+DEFAULT_CONFIG = "streamserve.toml"
+_CONFIG_SUFFIX = ".toml"
+_MAX_OUTSTANDING = 256
+
+_Result = TypeVar("_Result")
+
+
+class CodecName(StrEnum):
+    """What a route reads."""
+
+    OIP = "oip"
+    ROWS = "rows"
+    TEXT = "text"
+    RAW = "raw"
+
+
+App = Annotated[str | None, typer.Option("--app", help="The app's name, instead of a config.")]
+Servers = Annotated[
+    str | None,
+    typer.Option("--bootstrap-servers", help="`host:port`, several with commas; left out: the config's, else ours."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
+_CONFIG_HELP = f"The config may come first; else --app, else {DEFAULT_CONFIG} in this folder."
+
+
+def send(
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            help=f"{_CONFIG_HELP} Then requests: JSON rows, a text, a whole JSON request, @FILE (one request; "
+            ".npy too), or - for one request a line of standard input."
+        ),
+    ],
+    *,
+    app: App = None,
+    bootstrap_servers: Servers = None,
+    route: Annotated[str | None, typer.Option("--route", help="May be left out where the app has one.")] = None,
+    deadline_ms: Annotated[
+        int | None, typer.Option("--deadline-ms", min=1, help="Budget from append; left out: the route's.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Record key: equal keys go to one partition.")] = None,
+    codec: Annotated[
+        CodecName | None, typer.Option("--codec", help="What the route reads; left out: as the config says, else oip.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for predictions, or say the refs only.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Send requests and show their predictions. Exit code 0: each has its terminal record, 1: one has not."""
+    target, requests = _target(data, app, bootstrap_servers)
+    if not requests:
+        raise UnusableInput("nothing to send: give JSON rows, @FILE, or - for standard input")
+    if codec is not None:
+        hints = {name: replace(hint, input=codec.value) for name, hint in target.routes.items()}
+        target = replace(target, routes=hints)
+    reads = codec.value if codec is not None else _codec_of(target, route)
+    sending = _Sending(target=target, codec=reads, route=route, deadline_ms=deadline_ms, key=key)
+    late = _run(_send_all(sending, requests, wait=wait, as_json=as_json))
+    if late:
+        raise typer.Exit(PredictionTimeout.exit_code)
+
+
+def feedback(
+    ref: Annotated[
+        list[str], typer.Argument(help=f"{_CONFIG_HELP} Then the request's ref, `<partition>-<offset>`.", metavar="REF")
+    ],
+    *,
+    app: App = None,
+    bootstrap_servers: Servers = None,
+    label: Annotated[str | None, typer.Option("--label", help="The true answer: JSON, else a text.")] = None,
+    reward: Annotated[float | None, typer.Option("--reward", help="0 to 1; 1 is best.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="The one model (`name@version`) it is about.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The request's key; left out: the ref.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what really happened to a request: its label, a reward, or both."""
+    target, rest = _target(ref, app, bootstrap_servers)
+    asked = _only_one(rest, "the request's ref, such as 2-17")
+
+    async def tell_app() -> str:
+        async with _client(target) as client:
+            said = UNSET if label is None else _label(label)
+            return await client.feedback(asked, label=said, reward=reward, model=model, key=key)
+
+    place = _run(tell_app())
+    topic = topic_name(target.app, Kind.FEEDBACK)
+    words = f"feedback for {asked} stands at {place} of {topic}"
+    typer.echo(dumps({"ref": asked, "topic": topic, "feedback": place}) if as_json else words)
+
+
+def tail(
+    topic: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help=f"{_CONFIG_HELP} Then which topic: {', '.join(Kind)}. Left out: predictions.", metavar="TOPIC"
+        ),
+    ] = None,
+    *,
+    app: App = None,
+    bootstrap_servers: Servers = None,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the oldest record kept.")] = False,
+    until_end: Annotated[bool, typer.Option("--until-end", help="End where the topic ends now.")] = False,
+    most: Annotated[int | None, typer.Option("--max", min=1, help="End after so many records.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show records of a topic as they come, one line each, until Ctrl-C."""
+    target, rest = _target(topic or [], app, bootstrap_servers)
+    kind = _kind(rest)
+    _run(_tail(target, kind, from_start=from_start, until_end=until_end, most=most, as_json=as_json))
+
+
+def show(
+    ref: Annotated[
+        list[str], typer.Argument(help=f"{_CONFIG_HELP} Then the request's ref, `<partition>-<offset>`.", metavar="REF")
+    ],
+    *,
+    app: App = None,
+    bootstrap_servers: Servers = None,
+    as_json: AsJson = False,
+) -> None:
+    """One request's story across the topics: request, answers, prediction, feedback, outcome, and the learnt state."""
+    target, rest = _target(ref, app, bootstrap_servers)
+    asked = _only_one(rest, "the request's ref, such as 2-17")
+
+    async def story() -> str:
+        async with scanning(KafkaLog(target.bootstrap_servers, target.security)) as scanner:
+            found = await tell(target.app, asked, scanner, join_window_ms=target.join_window_ms)
+        return dumps(found.plain()) if as_json else "\n".join(found.lines())
+
+    typer.echo(_run(story()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sending:
+    """What all requests of one call share."""
+
+    target: Target
+    codec: Codec | None
+    route: str | None
+    deadline_ms: int | None
+    key: str | None
+
+    def submit(self, client: Client, x: Input) -> Submitted:
+        return client.submit(x, route=self.route, deadline_ms=self.deadline_ms, key=self.key)
+
+
+def _target(arguments: list[str], app: str | None, bootstrap_servers: str | None) -> tuple[Target, list[str]]:
+    """Which app, and the arguments that are left."""
+    if arguments and arguments[0].endswith(_CONFIG_SUFFIX):
+        if app is not None:
+            raise ConfigError(f"{arguments[0]} and --app {app}: name the app once")
+        return target_of_config(arguments[0], bootstrap_servers), arguments[1:]
+    if app is not None:
+        return target_of_app(app, bootstrap_servers), arguments
+    if Path(DEFAULT_CONFIG).exists():
+        return target_of_config(DEFAULT_CONFIG, bootstrap_servers), arguments
+    raise ConfigError(
+        f"no app is named: give its config first (a path ending in {_CONFIG_SUFFIX}), or --app NAME, or run this where "
+        f"{DEFAULT_CONFIG} is"
+    )
+
+
+def _codec_of(target: Target, route: str | None) -> Codec | None:
+    if route is None and len(target.routes) == 1:
+        return next(iter(target.routes.values())).input
+    hint = target.routes.get(route or "")
+    return None if hint is None else hint.input
+
+
+def _client(target: Target, codec: Codec | None = None) -> Client:
+    return Client(target.bootstrap_servers, app=target.app, codec=codec, routes=target.routes, security=target.security)
+
+
+async def _send_all(sending: _Sending, requests: list[str], *, wait: bool, as_json: bool) -> int:
+    """How many requests had no answer in time."""
+    sent: asyncio.Queue[Submitted | None] = asyncio.Queue(_MAX_OUTSTANDING)
+    async with _client(sending.target, sending.codec) as client:
+
+        async def submit() -> None:
+            try:
+                async for x in _inputs(requests, sending.codec):
+                    await sent.put(sending.submit(client, x))
+            finally:
+                await sent.put(None)
+
+        submitting = asyncio.create_task(submit())
+        late = 0
+        while (submitted := await sent.get()) is not None:
+            late += await _report(submitted, wait=wait, as_json=as_json)
+        await submitting
+    return late
+
+
+async def _report(submitted: Submitted, *, wait: bool, as_json: bool) -> int:
+    """Show what became of a request; 1 where it had no answer in time."""
+    ref = await submitted.acknowledged() if not wait else ""
+    if not wait:
+        typer.echo(dumps({"ref": ref}) if as_json else ref)
+        return 0
+    try:
+        prediction = await submitted.prediction()
+    except PredictionTimeout as error:
+        typer.echo(f"streamserve: {error}", err=True)
+        return 1
+    if as_json:
+        typer.echo(dumps({"ref": prediction.ref, **orjson.loads(prediction.raw)}))
+    else:
+        typer.echo(f"{prediction.ref}  {prediction_words(prediction)}")
+    return 0
+
+
+async def _inputs(requests: list[str], codec: Codec | None) -> AsyncIterator[Input]:
+    for request in requests:
+        if request == "-":
+            async for number, text in _standard_input():
+                yield _input(text, codec, f"line {number} of standard input")
+        elif request.startswith("@"):
+            yield _file(Path(request[1:]), codec)
+        else:
+            yield _input(request, codec, _beginning(request))
+
+
+async def _standard_input() -> AsyncIterator[tuple[int, str]]:
+    """Lines that are not empty, numbered from 1. Read on a thread of its own, which Ctrl-C need not wait for."""
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[bytes] = asyncio.Queue(1)
+
+    def read() -> None:
+        for text in iter(sys.stdin.buffer.readline, b""):
+            asyncio.run_coroutine_threadsafe(lines.put(text), loop).result()
+        asyncio.run_coroutine_threadsafe(lines.put(b""), loop)
+
+    threading.Thread(target=read, name="standard input", daemon=True).start()
+    number = 0
+    while text := await lines.get():
+        number += 1
+        if text.strip():
+            yield number, _decoded(text.strip(), f"line {number} of standard input")
+
+
+def _file(file: Path, codec: Codec | None) -> Input:
+    try:
+        if file.suffix == ".npy":
+            array: np.ndarray[Any, Any] = np.load(file, allow_pickle=False)
+            return array
+        return _input(_decoded(file.read_bytes(), str(file)), codec, str(file))
+    except OSError as error:
+        raise UnusableInput(f"{file}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UnusableInput(f"{file}: no array that can be sent: {error}") from None
+
+
+def _decoded(text: bytes, place: str) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise UnusableInput(f"{place}: not UTF-8 text") from None
+
+
+def _input(text: str, codec: Codec | None, place: str) -> Input:
+    """What to send for one request as it was typed."""
+    if codec == "text":
+        return text
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise UnusableInput(f"{place}: not JSON ({error}); for a route that reads text say --codec text") from None
+    if isinstance(value, dict):
+        return text.encode()  # a whole request, as it is
+    if isinstance(value, list | str):
+        return value
+    raise UnusableInput(f"{place}: expected rows such as [[1, 2], [3, 4]], a text, or a whole request")
+
+
+def _beginning(text: str) -> str:
+    """The beginning of what was typed, for a message."""
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _label(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+def _only_one(arguments: list[str], what: str) -> str:
+    if len(arguments) != 1:
+        raise UnusableInput(f"expected {what}; got {' '.join(arguments) or 'nothing'}")
+    return arguments[0]
+
+
+def _kind(arguments: list[str]) -> Kind:
+    if not arguments:
+        return Kind.PREDICTIONS
+    if len(arguments) > 1 or arguments[0] not in set(Kind):
+        raise UnusableInput(f"{' '.join(arguments)!r} is no topic of an app; there are: {', '.join(Kind)}")
+    return Kind(arguments[0])
+
+
+async def _tail(
+    target: Target, kind: Kind, *, from_start: bool, until_end: bool, most: int | None, as_json: bool
+) -> None:
+    topic = topic_name(target.app, kind)
+    shown = 0
+    async with scanning(KafkaLog(target.bootstrap_servers, target.security)) as scanner:
+        lookups = scanner.lookups
+        places = [At(topic, partition) for partition in range(await lookups.partition_count(topic))]
+        if not places:
+            raise TopicsDiffer(f"app {target.app} has no topic {topic}; `streamserve topics create CONFIG` makes it")
+        ends = await lookups.ends(places)
+        positions = await lookups.starts(places) if from_start else ends
+        async for record in scanner.follow(positions, ends if until_end else None):
+            typer.echo(dumps(plain(kind, record)) if as_json else line(kind, record))
+            shown += 1
+            if shown == most:
+                return
+
+
+def _run(work: Coroutine[Any, Any, _Result]) -> _Result:
+    # What goes wrong is said once, in our words.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    return asyncio.run(work)
