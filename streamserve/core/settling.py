@@ -73,7 +73,10 @@ class Settling:
         answered = usable & ((table["chosen"][at] & table["present"][at]) != 0)
         blocks: list[Block] = []
         if answered.any():
-            blocks += self._answered(at[answered], early[answered], route, now_ms)
+            forms = table["form"][at]
+            for form in np.unique(forms[answered]).tolist():
+                mine = answered & (forms == form)
+                blocks += self._answered(at[mine], early[mine], route, now_ms)
         if not answered.all():
             rest = at[~answered]
             blocks.append((self._unanswered(rest, route, now_ms), rest))
@@ -328,12 +331,21 @@ class Settling:
 
 def _default_rows(rule: Route, n: int) -> AnyArray:
     """The route's default, once a row; text and null as objects."""
-    one = np.asarray(rule.default)
-    if one.dtype.kind not in "iufb":
+    one = _as_numbers(rule.default)
+    if one is None:
         rows = np.empty(n, object)
-        rows[:] = [rule.default] * n
+        for i in range(n):
+            rows[i] = rule.default
         return rows
     return np.repeat(one[None, ...], n, axis=0)
+
+
+def _as_numbers(default: object) -> AnyArray | None:
+    try:
+        one = np.asarray(default)
+    except ValueError:  # a list of lists of different lengths
+        return None
+    return one if one.dtype.kind in "iufb" else None
 
 
 def _member_outputs(

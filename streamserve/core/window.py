@@ -32,12 +32,14 @@ class Window:
         self.table = Table(self._columns(), lists=_LISTS)
         self._index: dict[int, tuple[I64, I64]] = {}
         self._stores: dict[tuple[int, int], _MemberStore] = {}
+        self._forms: dict[tuple[Any, ...], int] = {}
         self.words: dict[int, dict[int, str]] = {}
         """Handle -> bit -> why that member failed; bit -1: why the request cannot be used."""
 
     def _columns(self) -> dict[str, DTypeLike | tuple[DTypeLike, int]]:
         columns: dict[str, DTypeLike | tuple[DTypeLike, int]] = dict.fromkeys(
-            ("partition", "offset", "append_ms", "deadline_ms", "route", "probability", "epoch", "n_rows"), np.int64
+            ("partition", "offset", "append_ms", "deadline_ms", "route", "probability", "epoch", "n_rows", "form"),
+            np.int64,
         )
         columns |= dict.fromkeys(("chosen", "present", "failed"), np.uint64)
         columns |= dict.fromkeys(("stale", "off_epoch", "late_on_arrival", "settled", "done"), np.bool_)
@@ -145,7 +147,8 @@ class Window:
             return handles[:0]
         self._adopt(answers, at[fresh], fresh)
         self._take_ids(answers, at[fresh], fresh)
-        table["answer_offset"][at[fresh]] = np.minimum(table["answer_offset"][at[fresh]], answers.log_offset)
+        if answers.log_offset >= 0:
+            table["answer_offset"][at[fresh]] = np.minimum(table["answer_offset"][at[fresh]], answers.log_offset)
         table["queue_ms"][at[fresh]] = np.maximum(table["queue_ms"][at[fresh]], answers.queue_ms[fresh])
         table["inference_ms"][at[fresh]] = np.maximum(table["inference_ms"][at[fresh]], answers.inference_ms[fresh])
         good = answers.missing[fresh] == Missing.PRESENT
@@ -196,7 +199,8 @@ class Window:
         table, bit = self.table, member[1]
         n_rows = np.diff(answers.row_starts)[rows]
         known = table["n_rows"][at[rows]]
-        fits = (known == 0) | (known == n_rows)
+        form, form_known = self._form_of(answers, member[0]), table["form"][at[rows]]
+        fits = ((known == 0) | (known == n_rows)) & (n_rows > 0) & ((form_known == 0) | (form_known == form))
         store = self._stores.get(member)
         if store is None or (not store.takes(answers) and not self._in_use(member)):
             store = self._stores[member] = _MemberStore(answers, lambda: self._oldest_needed(member))
@@ -212,7 +216,16 @@ class Window:
         first = store.append(answers)
         table["row_at"][at[rows], bit] = first + answers.row_starts[:-1][rows]
         table["n_rows"][at[rows]] = n_rows
+        table["form"][at[rows]] = form
         table["present"][at[rows]] |= np.uint64(1 << bit)
+
+    def _form_of(self, answers: Answers, route: int) -> int:
+        """Number of the labels' form. The first answer to a request fixes it: other forms cannot be combined with it."""
+        if answers.labels is None:
+            return 0
+        shape = answers.labels.shape[1:]
+        numbers = self.routes[route].combine == "mean" and answers.labels.dtype.kind in "iufb"
+        return self._forms.setdefault((shape, numbers), len(self._forms) + 1)
 
     def _needed_rows(self, member: tuple[int, int]) -> I64:
         table, (route, bit) = self.table, member

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -235,15 +235,15 @@ class StageLaws(RuleBasedStateMachine):
             self.require(same(effects, again), f"law 6: {event} led to {effects}, the second time to {again}")
 
 
-def check_laws(case: type[StageLaws], *, examples: int = 100, steps: int = 30, derandomize: bool = False) -> None:
-    """Run a case; raises on the shortest sequence of events that breaks a law."""
+def check_laws(case: type[StageLaws], *, examples: int = 100, steps: int = 30, shrink: bool = True) -> None:
+    """Run a case; raises on the shortest sequence of events that breaks a law (`shrink=False`: on any)."""
     run_state_machine_as_test(
         case,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
             deadline=None,
-            derandomize=derandomize,
+            phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
             database=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),

@@ -130,8 +130,10 @@ class Caller:
 
     def __init__(self, ready: dict[str, Any]) -> None:
         servers, self.topics = ready["bootstrap_servers"], ready["topics"]
-        self.producer = Producer({"bootstrap.servers": servers, "linger.ms": 0})
-        self.consumer = Consumer({"bootstrap.servers": servers, "group.id": "caller", "fetch.wait.max.ms": 20})
+        self.producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "log_level": 0})
+        self.consumer = Consumer(
+            {"bootstrap.servers": servers, "group.id": "caller", "fetch.wait.max.ms": 20, "log_level": 0}
+        )
         places = [TopicPartition(self.topics["predictions"], number) for number in range(PARTITIONS)]
         for place in places:
             place.offset = self.consumer.get_watermark_offsets(place, timeout=20)[1]

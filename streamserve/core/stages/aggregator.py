@@ -43,6 +43,9 @@ from streamserve.core.window import NO_ERROR, Due, Window, bits
 
 #: Answers that wait for their request; above it the answers topic is paused until the requests have caught up.
 EARLY_LIMIT = 50_000
+_FORMS = 1 << 20
+#: Weights sum to about 1.
+_ROUNDING = 1e-9
 
 
 class AggregatorStage:
@@ -225,12 +228,13 @@ class AggregatorStage:
         """The members still missing cannot change the answer (nor lift it over or under the threshold)."""
         table = self._window.table
         decided = np.zeros(len(at), np.bool_)
-        routes = table["route"][at]
-        for index in np.unique(routes).tolist():
+        kinds = table["route"][at] * _FORMS + table["form"][at]
+        for kind in np.unique(kinds).tolist():
+            index = kind // _FORMS
             route = self._rules.routes[index]
-            if not route.decide_early or route.combine == "mean" or len(route.models) < 2:
-                continue
-            mine = np.flatnonzero(routes == index)
+            if kind % _FORMS == 0 or not route.decide_early or route.combine == "mean" or len(route.models) < 2:
+                continue  # form 0: nobody has answered yet
+            mine = np.flatnonzero(kinds == kind)
             weights = self._settling.weights(index, at[mine])
             there = bits(table["present"][at[mine]], len(route.models))
             given = np.where(there, weights, 0.0).sum(axis=1)
@@ -247,7 +251,8 @@ class AggregatorStage:
                 if len(combined.lead) == len(rows)
                 else np.minimum.reduceat(combined.lead, row_starts[:-1])
             )
-            certain = lead > left[likely]
+            # A tie but for rounding is not decided: the full sum may round to the other side.
+            certain = lead > left[likely] + _ROUNDING
             if route.confidence_threshold > 0:
                 confidence = self._settling.confidence(weights[likely], combined, members, row_starts)
                 certain &= confidence >= route.confidence_threshold

@@ -124,6 +124,14 @@ def test_outcomes_carry_the_lowest_open_offset() -> None:
     assert only(effects, EmitOutcomes).outcomes[0].open_offset == 4
 
 
+def test_a_record_that_is_fetched_again_is_not_joined_again() -> None:
+    stage = owning()
+    stage.handle(predictions(0, prediction(1)), NOW_MS)
+    first, second = feedback(0, ref=(0, 1)), feedback(1, ref=(0, 1))
+    assert counts(stage.handle(fetched(first), NOW_MS)) == {"matched": 1}
+    assert counts(stage.handle(fetched(first, second), NOW_MS)) == {"matched": 1}
+
+
 # -- what does not match -----------------------------------------------------------------------------------------
 
 

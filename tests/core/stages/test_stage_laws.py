@@ -192,14 +192,14 @@ def test_a_right_stage_passes() -> None:
 )
 def test_a_planted_fault_is_caught(faulty: type[Holding], law: str) -> None:
     with pytest.raises(LawBroken, match=law):
-        check_laws(case_of(faulty), examples=100)
+        check_laws(case_of(faulty), examples=200, shrink=False)
 
 
 def test_a_broken_promise_is_caught() -> None:
     case = case_of(RestartsItsTimer)
     case.may_fail = False
     with pytest.raises(AssertionError):
-        check_laws(case, examples=100)
+        check_laws(case, examples=200, shrink=False)
     right = case_of(Holding)
     right.may_fail = False
     check_laws(right, examples=50)

@@ -1,0 +1,149 @@
+"""Plain lines and JSON lines; nobody who does not read stalls anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from streamserve.supervisor.lines import JsonLines, LineWriter, PlainLines, number, plain_status
+from streamserve.supervisor.news import News
+from tests.supervisor.samples import READY, STATUS, facts, snapshot
+
+Pipe = tuple[int, int]
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    read, write = os.pipe()
+    yield read, write
+    for end in (read, write):
+        try:
+            os.close(end)
+        except OSError:
+            pass
+
+
+@pytest.fixture
+def other() -> Iterator[Pipe]:
+    read, write = os.pipe()
+    yield read, write
+    for end in (read, write):
+        os.close(end)
+
+
+def lost(count: int) -> str:
+    return f"lost {count}"
+
+
+def read_to_end(pipe: Pipe) -> list[str]:
+    os.close(pipe[1])
+    with os.fdopen(os.dup(pipe[0])) as file:
+        return file.read().splitlines()
+
+
+def test_lines_arrive_in_order(pipe: Pipe) -> None:
+    writer = LineWriter(pipe[1], lost)
+    for index in range(100):
+        writer.write(str(index))
+    writer.close()
+    assert read_to_end(pipe) == [str(index) for index in range(100)]
+
+
+def test_a_full_pipe_drops_lines_counts_them_and_never_waits(pipe: Pipe) -> None:
+    writer = LineWriter(pipe[1], lost, most_queued=10)
+    line = "x" * 1000
+    for _ in range(1000):  # far more than pipe and queue hold
+        writer.write(line)
+    read: list[str] = []
+
+    def drain() -> None:
+        with os.fdopen(os.dup(pipe[0])) as file:
+            for text in file:
+                read.append(text.strip())
+                if text.startswith("last"):
+                    return
+
+    reader = threading.Thread(target=drain)
+    reader.start()
+    while not any(text.startswith("lost") for text in list(read)):
+        writer.write("after")
+    writer.close()
+    os.write(pipe[1], b"last\n")
+    reader.join(30)
+    (told,) = [text for text in read if text.startswith("lost")]
+    assert int(told.split()[1]) + read.count(line) + 0 >= 1000
+    assert read.count("after") > 0
+
+
+def test_closing_does_not_wait_for_a_reader(pipe: Pipe) -> None:
+    writer = LineWriter(pipe[1], lost)
+    writer.write("x" * 1_000_000)
+    writer.close()
+
+
+def test_a_reader_that_has_gone_is_no_error(pipe: Pipe) -> None:
+    writer = LineWriter(pipe[1], lost)
+    os.close(pipe[0])
+    for _ in range(10):
+        writer.write("x")
+    writer.close()
+
+
+def test_a_pipe_made_non_blocking_gets_whole_lines(pipe: Pipe) -> None:
+    os.set_blocking(pipe[1], False)
+    writer = LineWriter(pipe[1], lost)
+    writer.write("x" * 300_000)
+    read = b""
+    while not read.endswith(b"\n"):
+        read += os.read(pipe[0], 65_536)
+    writer.close()
+    assert len(read) == 300_001
+
+
+def test_json_lines_begin_with_ready(pipe: Pipe, other: Pipe) -> None:
+    outlet = JsonLines(pipe[1], other[1])
+    outlet.news(News(event="progress", words="starting Kafka"))
+    outlet.status(snapshot())
+    outlet.heard("worker-main-0", "hello")
+    outlet.news(READY)
+    outlet.status(snapshot(STATUS))
+    outlet.news(News(event="stopping", words="stopping: SIGTERM", facts={"why": "SIGTERM"}))
+    outlet.close()
+    said = [json.loads(line) for line in read_to_end(pipe)]
+    assert [one["event"] for one in said] == ["ready", "status", "stopping"]
+    assert said[0]["bootstrap_servers"] == "host:1"
+    (role,) = said[1]["roles"]
+    assert (role["name"], role["pid"], role["metrics_port"], role["state"]) == ("worker-main-0", 4711, 9000, "serving")
+    assert role["status"] == STATUS
+    assert os.read(other[0], 1000).decode().splitlines() == ["starting Kafka", "[worker-main-0] hello"]
+
+
+def test_plain_lines_say_how_it_goes_every_5_s(pipe: Pipe, other: Pipe) -> None:
+    now = [100.0]
+    outlet = PlainLines(pipe[1], other[1], clock=lambda: now[0])
+    outlet.status(snapshot(STATUS))
+    outlet.news(READY)
+    for _ in range(12):
+        outlet.status(snapshot(STATUS))
+        now[0] += 1.0
+    outlet.heard("worker-main-0", "hello")
+    outlet.close()
+    assert read_to_end(pipe) == ["ready now", *[plain_status(facts(STATUS))] * 3]
+    assert os.read(other[0], 1000) == b"[worker-main-0] hello\n"
+
+
+def test_a_process_in_one_line() -> None:
+    assert plain_status(facts()) == "worker-main-0: serving"
+    assert plain_status(facts(STATUS)) == (
+        "worker-main-0: 201/s, lag 3, latency p50 4 ms, p99 9.5 ms, forest@1 batch 12 (drained), ok 1,003 partial 2, "
+        "weights of digits: forest@1 0.71 linear@1 0.29"
+    )
+
+
+@pytest.mark.parametrize(("value", "words"), [(None, "-"), (0, "0"), (0.25, "0.2"), (9.5, "9.5"), (12345.6, "12,346")])
+def test_figures_for_people(value: float | None, words: str) -> None:
+    assert number(value) == words
