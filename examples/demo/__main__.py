@@ -27,6 +27,7 @@ from streamserve.errors import StreamserveError
 
 PROJECT = Path(__file__).resolve().parents[2]
 _LEAST_PER_SECOND = 1.0
+_SPARE_S = 60.0
 _INTERRUPTED = 130
 
 
@@ -71,7 +72,9 @@ def _run(console: Console, options: argparse.Namespace, served: Served, run: Rec
     environment = {"STREAMSERVE_STATE": str(switch.control.parent), CONTROL_VARIABLE: str(switch.control)}
     started_s = time.monotonic()
     log = options.results / "up.log"
-    with running(served.config, log=log, environment=environment, folder=PROJECT) as app:
+    with running(
+        served.config, log=log, environment=environment, folder=PROJECT, most_s=options.seconds + _SPARE_S
+    ) as app:
         console.print(
             f"ready after {time.monotonic() - started_s:.1f} s: Kafka at {app.bootstrap_servers}, every process serves"
         )
@@ -131,7 +134,7 @@ def _short(file: Path) -> str:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("--seconds", type=float, default=90.0, help="how long requests are sent (default 90)")
-    parser.add_argument("--rate", type=float, default=250.0, help="requests a second, on average (default 250)")
+    parser.add_argument("--rate", type=float, default=220.0, help="requests a second, on average (default 220)")
     parser.add_argument(
         "--results", type=Path, default=PROJECT / "results" / "demo", help="folder of report and picture"
     )

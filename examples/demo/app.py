@@ -62,17 +62,16 @@ class App:
 
 
 @contextmanager
-def running(config: Path, *, log: Path, environment: Mapping[str, str], folder: Path) -> Iterator[App]:
+def running(config: Path, *, log: Path, environment: Mapping[str, str], folder: Path, most_s: float) -> Iterator[App]:
     """`streamserve up config --json`, ready to serve; killed with all its children when the block is left.
 
-    `folder`: its working folder, from which the models' import paths are found. Raises `AppFailedError` where it does
-    not become ready.
+    `folder`: its working folder, from which the models' import paths are found. `most_s`: it stops by itself after so
+    long, should we be killed before we can stop it. Raises `AppFailedError` where it does not become ready.
     """
     with log.open("w", encoding="utf-8") as stderr:
-        # A session of its own: Ctrl-C goes to us, and we stop it in order. No spares: nothing is killed in this run,
-        # and loading them would take the cores from those that serve.
+        # A session of its own: Ctrl-C goes to us, and we stop it in order.
         process = subprocess.Popen(
-            [sys.executable, "-m", "streamserve.cli", "up", str(config), "--json", "--no-spares"],
+            _command(config, most_s),
             stdout=subprocess.PIPE,
             stderr=stderr,
             stdin=subprocess.DEVNULL,
@@ -89,14 +88,23 @@ def running(config: Path, *, log: Path, environment: Mapping[str, str], folder: 
         _end(process)
 
 
+def _command(config: Path, most_s: float) -> list[str]:
+    # No spares: nothing is killed in this run, and loading them would take the cores from those that serve.
+    options = ["--json", "--no-spares", "--duration", str(most_s)]
+    return [sys.executable, "-m", "streamserve.cli", "up", str(config), *options]
+
+
 def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_WITHIN_S)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    """In order if it still runs; else, or on a second Ctrl-C, at once: its children end when it has ended."""
+    try:
+        if process.poll() is None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_WITHIN_S)
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _await_ready(app: App) -> None:

@@ -98,8 +98,7 @@ class Load:
             {
                 "bootstrap.servers": bootstrap_servers,
                 "enable.idempotence": True,
-                "linger.ms": 2,
-                "sticky.partitioning.linger.ms": 0,
+                "linger.ms": 5,  # what Kafka's own client does since version 4
             }
         )
         self._consumer = Consumer(

@@ -16,8 +16,10 @@ from streamserve.core.messages import F64
 
 _WINDOW_S = 3.0
 _POINTS = 180
+#: With fewer answers a share would say little.
+_LEAST_ANSWERS = 20
 #: Okabe and Ito's colours: told apart by people who see colours differently, too.
-_COLOURS = ("#E69F00", "#009E73", "#56B4E9", "#CC79A7", "#0072B2", "#8C6D31")
+_COLOURS = ("#8C6D31", "#009E73", "#0072B2", "#CC79A7", "#E69F00", "#56B4E9")
 _OUTCOME_COLOURS = {
     "ok": "#999999",
     "partial": "#0072B2",
@@ -50,7 +52,7 @@ def write_png(file: Path, score: Score, run: Recording, *, trouble: str) -> None
         axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_xlim(0, run.seconds)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9, markerscale=3)
     top = {"transform": weights.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": 9}
     weights.text(run.seconds / 2, 1.02, trouble, color="#A34700", **top)
     latency.set_xlabel("seconds since the first request")
@@ -60,7 +62,7 @@ def write_png(file: Path, score: Score, run: Recording, *, trouble: str) -> None
 def rolling_errors(run: Recording) -> tuple[F64, dict[str, F64]]:
     """Times `[points]`, and by model id (the system: the empty string) the share of wrong answers `[points]`.
 
-    Each point looks back over the last few seconds' requests; NaN where there are none.
+    Each point looks back over the last few seconds' requests; NaN where too few of them have an answer.
     """
     window_s = min(_WINDOW_S, run.seconds / 10)
     times_s = np.linspace(window_s, run.seconds, _POINTS)
@@ -79,7 +81,9 @@ def _rolling(found: Sequence[tuple[float, float]], times_s: F64, window_s: float
     sums = np.concatenate([[0.0], wrong.cumsum()])
     first, last = np.searchsorted(at_s, times_s - window_s), np.searchsorted(at_s, times_s)
     counts = (last - first).astype(float)
-    shares: F64 = np.divide(sums[last] - sums[first], counts, out=np.full(len(times_s), np.nan), where=counts > 0)
+    shares: F64 = np.divide(
+        sums[last] - sums[first], counts, out=np.full(len(times_s), np.nan), where=counts >= _LEAST_ANSWERS
+    )
     return shares
 
 
@@ -96,7 +100,7 @@ def _draw_weights(axes: Any, run: Recording) -> None:
 def _draw_errors(axes: Any, run: Recording) -> None:
     times_s, errors = rolling_errors(run)
     for model, colour in _coloured(run.models).items():
-        axes.plot(times_s, 100 * errors[model], color=colour, linewidth=1.1, label=name_of(model))
+        axes.plot(times_s, 100 * errors[model], color=colour, linewidth=1.1)
     axes.plot(times_s, 100 * errors[""], color="black", linewidth=2.6, label="the system")
     axes.set_yscale("symlog", linthresh=10)
     axes.set_ylim(0, 100)

@@ -17,6 +17,7 @@ import orjson
 import typer
 
 from streamserve.client import Client, Submitted, UnusableInput
+from streamserve.client.client import GRACE_MS
 from streamserve.client.connection import KafkaLog
 from streamserve.client.feedback import UNSET
 from streamserve.client.inputs import Codec, Input
@@ -68,6 +69,9 @@ def send(
     deadline_ms: Annotated[
         int | None, typer.Option("--deadline-ms", min=1, help="Budget from append; left out: the route's.")
     ] = None,
+    grace_ms: Annotated[
+        int, typer.Option("--grace-ms", min=0, help="How long after its deadline a request is waited for.")
+    ] = GRACE_MS,
     key: Annotated[str | None, typer.Option("--key", help="Record key: equal keys go to one partition.")] = None,
     codec: Annotated[
         CodecName | None, typer.Option("--codec", help="What the route reads; left out: as the config says, else oip.")
@@ -83,7 +87,7 @@ def send(
         hints = {name: replace(hint, input=codec.value) for name, hint in target.routes.items()}
         target = replace(target, routes=hints)
     reads = codec.value if codec is not None else _codec_of(target, route)
-    sending = _Sending(target=target, codec=reads, route=route, deadline_ms=deadline_ms, key=key)
+    sending = _Sending(target=target, codec=reads, route=route, deadline_ms=deadline_ms, grace_ms=grace_ms, key=key)
     late = _run(_send_all(sending, requests, wait=wait, as_json=as_json))
     if late:
         raise typer.Exit(PredictionTimeout.exit_code)
@@ -167,6 +171,7 @@ class _Sending:
     codec: Codec | None
     route: str | None
     deadline_ms: int | None
+    grace_ms: int
     key: str | None
 
     def submit(self, client: Client, x: Input) -> Submitted:
@@ -203,7 +208,7 @@ def _client(target: Target, codec: Codec | None = None) -> Client:
 async def _send_all(sending: _Sending, requests: list[str], *, wait: bool, as_json: bool) -> int:
     """How many requests had no answer in time."""
     sent: asyncio.Queue[Submitted | None] = asyncio.Queue(_MAX_OUTSTANDING)
-    async with _client(sending.target, sending.codec) as client:
+    async with _client(sending.target, sending.codec, sending.grace_ms) as client:
 
         async def submit() -> None:
             try:

@@ -59,7 +59,9 @@ def dumps(value: object) -> str:
 
 def excerpt(value: object, limit: int = _MAX_CHARACTERS) -> str:
     """A value as text, cut to a line."""
-    text = value if isinstance(value, str) else repr(value.tolist() if isinstance(value, np.ndarray) else value)
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    text = value if isinstance(value, str) else repr(value)
     text = " ".join(text.split())
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
@@ -170,7 +172,8 @@ def dead_letter_words(record: LogRecord) -> str:
     told = {name: (text or b"").decode("utf-8", "replace") for name, text in record.headers}
     place = f"{told.get(f'{_DLQ}topic', '?')} {told.get(f'{_DLQ}partition', '?')}-{told.get(f'{_DLQ}offset', '?')}"
     reason = told.get("ss-reason", "unknown").replace("_", " ")
-    return f"{place} by {told.get(f'{_DLQ}stage', '?')}: {reason}: {excerpt(told.get(f'{_DLQ}exception.message', ''))}"
+    message = told.get(f"{_DLQ}exception.message", "")
+    return f"{place} by {told.get(f'{_DLQ}stage', '?')}: {reason}{f': {excerpt(message)}' if message else ''}"
 
 
 def _text(record: LogRecord) -> str:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 from streamserve.client.connection import ClientLog, ClientLookups
 from streamserve.core.messages import Headers
+from streamserve.errors import BrokerError
 from streamserve.kafka.ports import At, Chunk, LogReader
 
 _FETCH_RECORDS = 500
 _FETCH_MS = 500
+#: A broker that has records and gives none for so long is taken for gone.
+SILENCE_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +56,23 @@ class Scanner:
             return
         self._reader.read({})
         self._reader.read({at: start})
-        next_offset = start
+        next_offset, silent_ms = start, 0
         while next_offset < end:
-            for chunk in await self._reader.fetch(max_records=_FETCH_RECORDS, timeout_ms=_FETCH_MS):
+            chunks = await self._reader.fetch(max_records=_FETCH_RECORDS, timeout_ms=_FETCH_MS)
+            silent_ms = 0 if chunks else silent_ms + _FETCH_MS
+            for chunk in chunks:
                 next_offset = max(next_offset, chunk.next_offset)
                 for record in records_of(chunk):
                     if record.offset < end:
                         yield record
-            lag = self._reader.lag(at)
-            if lag == 0 and next_offset < end:  # what stands at the end are no records (markers, compacted ones)
-                return
+            if next_offset < end:
+                if self._reader.lag(at) == 0:  # what stands at the end are no records: transaction markers
+                    return
+                if silent_ms > SILENCE_MS:
+                    raise BrokerError(
+                        f"nothing came from {at.topic}, partition {at.partition}, for {SILENCE_MS // 1000} s, "
+                        f"although it ends at {end}: is its leader up?"
+                    )
 
     async def one(self, at: At, offset: int) -> LogRecord | None:
         """The record at this offset; None where there is none."""
@@ -85,6 +95,7 @@ class Scanner:
     async def follow(self, positions: Mapping[At, int], ends: Mapping[At, int] | None) -> AsyncIterator[LogRecord]:
         """Records of many partitions from these offsets, as they come; up to `ends`, where they are given."""
         left = {at for at, start in positions.items() if ends is None or start < ends[at]}
+        self._reader.read({})
         self._reader.read({at: positions[at] for at in left})
         while left:
             for chunk in await self._reader.fetch(max_records=_FETCH_RECORDS, timeout_ms=_FETCH_MS):

@@ -17,6 +17,8 @@ from streamserve.client.submitted import Submitted
 from streamserve.client.targets import RouteHint
 from streamserve.errors import StreamserveError
 
+_END_S = 1.0
+
 _Result = TypeVar("_Result")
 
 
@@ -79,6 +81,7 @@ class SyncClient:
         self._client = client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         self.start()
@@ -97,16 +100,22 @@ class SyncClient:
         try:
             self._do(self._client.start())
         except BaseException:
-            self._stop_loop()
+            self.close()
             raise
 
     def close(self) -> None:
         """As `Client.close`."""
-        if self._loop is not None:
-            try:
-                self._do(self._client.close())
-            finally:
-                self._stop_loop()
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is None or self._thread is None:
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._client.close(), loop).result()
+            asyncio.run_coroutine_threadsafe(_ended(), loop).result()
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()
 
     def submit(
         self,
@@ -150,7 +159,7 @@ class SyncClient:
         return self._do(self._client.predict_many(inputs, route=route, deadline_ms=deadline_ms, key=key, ids=ids))
 
     def predictions(self, *, mine: bool = False, max_waiting: int = 10_000) -> Iterator[Prediction]:
-        """As `Client.predictions`, from this call on; ends when the client is closed."""
+        """As `Client.predictions`, from this call on; ends when the client is closed, with what was not taken."""
 
         async def stream() -> PredictionStream:
             return self._client.predictions(mine=mine, max_waiting=max_waiting)
@@ -162,7 +171,7 @@ class SyncClient:
             return await anext(stream, None)
 
         try:
-            while (prediction := self._do(following())) is not None:
+            while self._loop is not None and (prediction := self._do(following())) is not None:
                 yield prediction
         finally:
             if self._loop is not None:
@@ -182,23 +191,26 @@ class SyncClient:
 
     def _do(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Run it on the client's thread and wait; Ctrl-C here cancels it there."""
-        loop = self._loop
-        if loop is None:
-            work.close()
-            raise StreamserveError(f"this client of app {self._client.app} does not run: use it inside `with`")
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+        with self._lock:
+            if self._loop is None:
+                work.close()
+                raise StreamserveError(f"this client of app {self._client.app} does not run: use it inside `with`")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
 
-    def _stop_loop(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is not None and self._thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            self._thread.join()
-            loop.close()
+
+async def _ended() -> None:
+    """Nobody on another thread waits any longer for what ran here."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        _, late = await asyncio.wait(others, timeout=_END_S)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
 
 class SyncSubmitted:

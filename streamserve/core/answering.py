@@ -10,7 +10,7 @@ import numpy as np
 from streamserve.core.blocks import Answered, Verdict, build_blocks
 from streamserve.core.cache import CachedRows, ResultCache, frozen_copy, input_key
 from streamserve.core.codec import InputCodec
-from streamserve.core.decoding import UNUSABLE_INPUT, InputRows
+from streamserve.core.decoding import UNDECODED, UNUSABLE_INPUT, InputRows
 from streamserve.core.desk import FAILED_CALLS_LIMIT, SUSPECTS_LIMIT, Batch, Desk
 from streamserve.core.effects import Count, Effect, RunBatch
 from streamserve.core.events import BatchFinished
@@ -43,7 +43,7 @@ class Answering:
         desk.go_at_ms = None
         while desk.running is None:
             if desk.retries:
-                answered += self._retry(desk, now_ms, effects)
+                answered += self._retry(desk, now_ms, guard_ms, effects)
                 continue
             doomed = desk.pop_due(desk.doomed_until_ms(now_ms, guard_ms))
             answered += self._answer_all(desk, doomed, Missing.SHED, now_ms)
@@ -55,23 +55,45 @@ class Answering:
             if desk.go_at_ms is not None:
                 break
             head = desk.head(size.rows)
+            new = head[self._table["group"][self._table.at(head)] == UNDECODED]
             answered += self._answer_unusable(desk, head, now_ms)
+            if (self._table["n_rows"][self._table.at(new)] > 1).any():
+                continue  # more rows than they were counted for: the size is to be decided again
             if len(desk):
                 batch = self._compose(desk, size.rows, size.why, now_ms)
                 answered += self._from_cache(desk, batch, size.why, now_ms, effects)
         return answered
 
-    def _retry(self, desk: Desk, now_ms: int, effects: list[Effect]) -> list[Answered]:
-        """Run the next piece of a failed batch, unless nobody waits for it any more."""
+    def _retry(self, desk: Desk, now_ms: int, guard_ms: int, effects: list[Effect]) -> list[Answered]:
+        """Run the next piece of a failed batch, without those for whom nobody waits or who cannot make it any more."""
         batch = desk.retries.popleft()
-        live = batch.handles[batch.handles >= self._table.base]
-        if (self._table["waiting"][self._table.at(live)] > 0).any():
+        groups = [self._waiting_for(batch, i) for i in range(len(batch))]
+        until_ms = desk.doomed_until_ms(now_ms, guard_ms)
+        deadline = self._table["deadline_ms"]
+        useful = np.array([(deadline[self._table.at(group)] > until_ms).any() for group in groups], np.bool_)
+        if useful.all():
             self._run(desk, batch, "bisect", now_ms, effects)
             return []
-        answered = self._refuse(desk, batch, Missing.LATE, "")
-        if not desk.retries:
+        answered: list[Answered] = []
+        for i in np.flatnonzero(~useful).tolist():
+            answered += self._answer_all(desk, groups[i], Missing.SHED, now_ms)
+            if batch.keys:
+                self._followers.pop(batch.keys[i], None)
+        kept = np.flatnonzero(useful)
+        if len(kept):
+            keys = tuple(batch.keys[i] for i in kept.tolist()) if batch.keys else ()
+            self._run(desk, replace(_subset(batch, kept, batch.number), keys=keys), "bisect", now_ms, effects)
+        elif not desk.retries:
             answered += self._convict(desk, Missing.ROW_ERROR)
         return answered
+
+    def _waiting_for(self, batch: Batch, i: int) -> I64:
+        """A request of a batch and its followers, as far as they still wait."""
+        followers = self._followers.get(batch.keys[i], []) if batch.keys else []
+        handles = np.array([int(batch.handles[i]), *followers], np.int64)
+        handles = handles[handles >= self._table.base]
+        waiting: I64 = handles[self._table["waiting"][self._table.at(handles)] > 0]
+        return waiting
 
     def shed(self, desk: Desk, now_ms: int) -> list[Answered]:
         """Answers for the queued requests whose deadline has come."""
@@ -139,6 +161,7 @@ class Answering:
             desk.drop_head(k)
         else:
             desk.remove(head)
+        desk.forget_parts(head)  # a large one that was begun and now fits is taken whole
         inputs = self._inputs.rows(int(groups[0]), table["first_row"][at], n_rows)
         return self._batch(head, n_rows, inputs, why, now_ms)
 
@@ -331,6 +354,11 @@ class Answering:
             return
         parts = desk.parts.setdefault(handle, [])
         parts.append(outputs)
+        if not _alike(parts[0], outputs):
+            desk.remove(batch.handles)
+            words = "the model answered the parts of this request in different forms"
+            yield from self._build(desk, batch, Verdict.all(1, Missing.INCOMPATIBLE, words))
+            return
         if sum(len(part.labels) for part in parts) < int(self._table["n_rows"][handle - self._table.base]):
             return
         desk.rows_taken.pop(handle, None)
@@ -392,6 +420,17 @@ def _cached(outputs: Outputs, rows: slice) -> CachedRows:
         probabilities=None if probabilities is None else np.array(probabilities[rows]),
         classes=outputs.classes,
     )
+
+
+def _alike(one: Outputs, other: Outputs) -> bool:
+    """The rows of both can stand in one array."""
+    if one.labels.shape[1:] != other.labels.shape[1:]:
+        return False
+    if one.probabilities is None or other.probabilities is None:
+        return one.probabilities is other.probabilities
+    if one.probabilities.shape[1:] != other.probabilities.shape[1:]:
+        return False
+    return one.classes is other.classes or np.array_equal(np.asarray(one.classes), np.asarray(other.classes))
 
 
 def _joined(parts: list[Outputs]) -> Outputs:

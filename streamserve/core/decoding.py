@@ -15,6 +15,7 @@ from streamserve.core.table import Table
 
 UNDECODED = -1
 UNUSABLE_INPUT = -2
+_MOST_STORES = 16
 
 
 class InputRows:
@@ -26,7 +27,8 @@ class InputRows:
     def __init__(self, table: Table, routes: tuple[Route, ...], codecs: Mapping[str, InputCodec]) -> None:
         self._table = table
         self._codecs = [codecs[route.input] for route in routes]
-        self._stores: list[RowStore] = []
+        self._stores: dict[int, RowStore] = {}
+        self._next_store = 0
 
     def decode(self, handles: I64) -> dict[int, tuple[Reason, str]]:
         """Read those not read yet; returns handle -> reason and words for the values that cannot be used."""
@@ -50,26 +52,32 @@ class InputRows:
             if request_id is not None:
                 ids[i] = request_id
         table["n_rows"][at] = decoded.n_rows
-        group = np.full(len(at), UNUSABLE_INPUT, np.int64)
-        first_row = decoded.first_row.copy()
+        table["group"][at] = UNUSABLE_INPUT
         for number, found in enumerate(decoded.groups):
             store_number = self._store_for(found.array)
             start = self._stores[store_number].append(found.array)
             mine = decoded.group == number
-            group[mine] = store_number
-            first_row[mine] += start
-        table["group"][at] = group
-        table["first_row"][at] = first_row
+            table["group"][at[mine]] = store_number
+            table["first_row"][at[mine]] = decoded.first_row[mine] + start
         for index, error in decoded.errors.items():
             errors[table.base + rows[index]] = error
 
     def _store_for(self, rows: AnyArray) -> int:
-        for number, store in enumerate(self._stores):
+        for number, store in self._stores.items():
             if store.takes(rows):
                 return number
-        number = len(self._stores)
-        self._stores.append(RowStore(rows, lambda: self._oldest_needed(number)))
+        if len(self._stores) >= _MOST_STORES:
+            self._drop_unused()
+        number = self._next_store
+        self._next_store += 1
+        self._stores[number] = RowStore(rows, lambda: self._oldest_needed(number))
         return number
+
+    def _drop_unused(self) -> None:
+        """Requests of ever new widths must not leave a store each behind."""
+        table = self._table
+        used = set(np.unique(table["group"][~table["done"]]).tolist())
+        self._stores = {number: store for number, store in self._stores.items() if number in used}
 
     def _oldest_needed(self, number: int) -> int:
         table = self._table

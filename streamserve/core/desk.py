@@ -126,20 +126,21 @@ class Desk:
         deadlines = self._table["deadline_ms"][self._table.at(self._queue)]
         n = int(np.searchsorted(deadlines, until_ms, side="right"))
         due, self._queue = self._queue[:n], self._queue[n:]
-        self._forget_parts(due)
+        self.forget_parts(due)
         return due
 
     def remove(self, gone: I64) -> None:
         """Remove these handles wherever they are queued."""
         if len(self._queue):
             self._queue = self._queue[~np.isin(self._queue, gone)]
-        self._forget_parts(gone)
+        self.forget_parts(gone)
 
     def remove_from_queue(self, handle: int) -> None:
         """All rows of this large request are taken: nothing of it waits any more."""
         self._queue = self._queue[self._queue != handle]
 
-    def _forget_parts(self, handles: I64) -> None:
+    def forget_parts(self, handles: I64) -> None:
+        """Nothing of these large requests is under way any more."""
         if self.rows_taken:
             for handle in handles.tolist():
                 self.rows_taken.pop(handle, None)
@@ -174,7 +175,7 @@ class Desk:
     def waits_until_ms(self, size: Size, slack_ms: float, now_ms: int) -> int | None:
         """A short batch's moment to go, if it may still wait; None: go now."""
         wait = self.rules.max_wait_ms
-        if not wait or size.why not in ("drained", "first") or len(self._queue) >= self.rules.max_batch:
+        if not wait or size.why != "drained" or len(self._queue) >= self.rules.max_batch:
             return None
         until = self.oldest_arrival_ms() + wait
         until = min(until, int(now_ms + slack_ms - 2 * self.batcher.predict_ms(size.rows)))

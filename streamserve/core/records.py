@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamserve.core.messages import Headers
+
 #: A label is what JSON can say: for a request of many rows, a list of one per row.
 Label = Any
 
@@ -32,7 +34,7 @@ class FeedbackRecord:
     key: bytes | None = None
     value: bytes = b""
     """The raw record, to be forwarded or dead-lettered byte for byte."""
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: Headers = ()
     origin: tuple[int, int] | None = None
     """(partition, offset) where it first landed, if it was forwarded."""
 

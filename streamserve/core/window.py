@@ -25,8 +25,9 @@ NO_ERROR = -1
 class Window:
     """Columns of open requests, found by (partition, offset), and one store of rows per member of each route."""
 
-    def __init__(self, routes: tuple[Route, ...]) -> None:
+    def __init__(self, routes: tuple[Route, ...], max_deadline_ms: int) -> None:
         self.routes = routes
+        self._max_deadline_ms = max_deadline_ms
         self._route_index = {route.name: index for index, route in enumerate(routes)}
         self.width = max(len(route.models) for route in routes)
         self.table = Table(self._columns(), lists=_LISTS)
@@ -66,7 +67,8 @@ class Window:
                 "partition": requests.partition,
                 "offset": requests.offsets[rows],
                 "append_ms": requests.append_ms[rows],
-                "deadline_ms": admitted.deadline_ms[rows],
+                # A client's clock (CreateTime) may run ahead: nobody waits longer than the app allows.
+                "deadline_ms": np.minimum(admitted.deadline_ms[rows], now_ms + self._max_deadline_ms),
                 "route": admitted.route[rows],
                 "chosen": choice.chosen[rows],
                 "probability": choice.probability[rows],

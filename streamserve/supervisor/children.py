@@ -26,7 +26,7 @@ from streamserve.supervisor.process import ChildProcess
 
 #: A process that has served for so long is healthy: its next end is again the first.
 HEALTHY_S = 60.0
-#: Ends without a word for the user before it ever served; then starting again is given up.
+#: Ends before it ever served that another start may mend; then starting again is given up.
 MOST_FIRST_STARTS = 4
 #: Unanswered looks at its page, one a second, until a process counts as hung.
 MOST_SILENT_LOOKS = 30
@@ -235,9 +235,12 @@ class Child:
         if self.served.is_set():
             return
         kind = _ERRORS.get(code)
-        if kind is None and self._starts < MOST_FIRST_STARTS:
+        # `up` has spoken to the broker just before: what a role cannot do there may go by.
+        may_go_by = kind in (None, BrokerError)
+        if may_go_by and self._starts < MOST_FIRST_STARTS:
             return
-        how = "could not start" if kind else f"ended {self._starts} times before it served, last with {_end(code)}"
+        again = f"ended {self._starts} times before it served, last with {_end(code)}"
+        how = again if may_go_by else "could not start"
         raise (kind or StreamserveError)(f"{self.plan.name} {how}: {_words(process)}\n(its log: {self._log.path})")
 
     def _tell_end(self, process: ChildProcess, code: int, wait_s: float) -> None:

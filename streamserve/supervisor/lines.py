@@ -55,8 +55,6 @@ class LineWriter:
             while (line := self._queue.get()) is not None:
                 self._write(line.encode("utf-8", "replace") + b"\n")
         os.close(self._descriptor)
-        while self._queue.get() is not None:
-            pass
 
     def _write(self, content: bytes) -> None:
         while content:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from streamserve.errors import StreamserveError
+from streamserve.errors import BrokerError, StreamserveError
 from streamserve.kafka.brokers import BrokerOptions, read_status, state_folder
 from streamserve.settings import Settings
 from streamserve.supervisor.children import Child, Household, child_environment
@@ -28,6 +28,8 @@ STOP_S = 9.5
 _KAFKA_STOP_S = 1.5
 _HURRIED_STOP_S = 0.5
 _STATUS_EVERY_S = 1.0
+_TOPICS_ATTEMPTS = 4
+_TOPICS_WAIT_S = 1.0
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -142,8 +144,15 @@ class Supervisor:
 
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what goes wrong is said once, in our words
         options = connection_options(self._settings.broker.client)
-        topics = await admin.declared_topics(self._settings, self._servers, options)
-        made = await admin.create(self._servers, topics, options)
+        for attempts_left in reversed(range(_TOPICS_ATTEMPTS if self._kafka else 1)):
+            try:
+                topics = await admin.declared_topics(self._settings, self._servers, options)
+                made = await admin.create(self._servers, topics, options)
+                break
+            except BrokerError:  # our own answers, but on a busy machine it may lose itself for a second
+                if not attempts_left:
+                    raise
+                await asyncio.sleep(_TOPICS_WAIT_S)
         self._progress(f"topics of {self._settings.app.name}: {len(topics)}, {len(made)} settings or topics were made")
         return {topic.spec.kind.value: topic.name for topic in topics}
 

@@ -93,6 +93,9 @@ class StageLaws(RuleBasedStateMachine):
         self._next_offset += 1
         return Produced(token=token, partition=0, offset=self._next_offset, append_ms=self.now_ms)
 
+    def failure(self, token: int, effect: Effect) -> Event:
+        return ProduceFailed(token=token, error="not taken")
+
     def check(self, event: Event, effects: list[Effect]) -> None:
         """Law 5: raise AssertionError where the stage's own promise is broken."""
 
@@ -139,8 +142,7 @@ class StageLaws(RuleBasedStateMachine):
     @rule(data=st.data())
     def fail(self, data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(sorted(self.unacknowledged)))
-        del self.unacknowledged[token]
-        self.give(ProduceFailed(token=token, error="not taken"))
+        self.give(self.failure(token, self.unacknowledged.pop(token)))
 
     @precondition(lambda self: self.replies)
     @rule(data=st.data())

@@ -120,7 +120,7 @@ def law_bad_losses_teach_nothing(policy: Policy) -> None:
         assert _text(policy, policy.learn(state, unknown)) == text, "learnt from an unknown model"
 
 
-def law_extreme_losses_stay_finite(policy: Policy, n: int = 20_000) -> None:
+def law_extreme_losses_stay_finite(policy: Policy, n: int = 5_000) -> None:
     """n outcomes each, all 0, all 1, alternating, one model always wrong: probabilities stay exact, weights finite."""
     right, wrong = dict.fromkeys(MODELS, 0.0), dict.fromkeys(MODELS, 1.0)
     for even, odd in ((right, right), (wrong, wrong), (right, wrong), (right | {MODELS[0]: 1.0},) * 2):

@@ -218,7 +218,12 @@ def test_it_serves_a_foreign_client_stops_in_order_and_keeps_its_data(tmp_path: 
 def test_every_killed_role_is_replaced_and_serves(tmp_path: Path) -> None:
     with running(project(tmp_path, SPLIT)) as up:
         ready = up.next()
-        assert [role["name"] for role in ready["roles"]] == ["worker-left-0", "worker-right-0", "aggregate-0", "learn-0"]
+        assert [role["name"] for role in ready["roles"]] == [
+            "worker-left-0",
+            "worker-right-0",
+            "aggregate-0",
+            "learn-0",
+        ]
         with calling(ready) as caller:
             assert outcomes(caller.ask()) == {"ok"}
             for role in ready["roles"]:

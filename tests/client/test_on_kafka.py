@@ -103,16 +103,16 @@ def test_the_sync_face(broker: BrokerForTests, app: str) -> None:
             assert [p.label for p in client.predict_many(np.ones((3, 2)))] == [2.0] * 3
             assert client.feedback(sent.acknowledged(), reward=1.0)
             assert {next(everything).label for _ in range(2)} == {3.0, 4.0}
-        assert len(list(everything)) == 3
+        assert list(everything) == []
 
 
 async def test_an_address_where_nothing_answers(app: str) -> None:
-    with pytest.raises(BrokerError, match="no Kafka broker answers at 127.0.0.1:1"):
+    with pytest.raises(BrokerError, match=r"no Kafka broker answers at 127\.0\.0\.1:1"):
         await Client("127.0.0.1:1", app=app).start()
 
 
 async def test_an_app_without_topics(broker: BrokerForTests) -> None:
-    with pytest.raises(TopicsDiffer, match="has no topic nobody.requests.v1 and no topic nobody.predictions.v1"):
+    with pytest.raises(TopicsDiffer, match=r"no topic nobody\.requests\.v1 and no topic nobody\.predictions\.v1 at"):
         await Client(broker.bootstrap_servers, app="nobody").start()
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "look"})
     assert not [name for name in consumer.list_topics(timeout=TIMEOUT_S).topics if name.startswith("nobody.")]

@@ -353,7 +353,7 @@ def test_an_app_that_does_not_start_is_quoted(tmp_path: Path) -> None:
     bad.write_text('[app]\nname = "x"\n')
     with (
         pytest.raises(AppFailedError, match=r"did not start(.|\n)*pools"),
-        running(bad, log=tmp_path / "up.log", environment={}, folder=PROJECT),
+        running(bad, log=tmp_path / "up.log", environment={}, folder=PROJECT, most_s=60.0),
     ):
         raise AssertionError("it must not become ready")
 

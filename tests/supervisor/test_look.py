@@ -14,9 +14,17 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 def looked(answer: Answer, timeout_s: float = 5.0) -> object:
     async def case() -> object:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        done = asyncio.Event()
+
+        async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await answer(reader, writer)
+            done.set()
+
+        server = await asyncio.start_server(once, "127.0.0.1", 0)
         async with server:
-            return await look(server.sockets[0].getsockname()[1], timeout_s)
+            said = await look(server.sockets[0].getsockname()[1], timeout_s)
+            await done.wait()
+            return said
 
     return asyncio.run(case())
 
@@ -37,7 +45,8 @@ def test_it_gives_what_the_page_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"HTTP/1.1 404 Not Found\r\n\r\n{}", b"HTTP/1.1 200 OK\r\n\r\n[1]", b"HTTP/1.1 200 OK\r\n\r\n{", b"", b"\xff"]
+    "content",
+    [b"HTTP/1.1 404 Not Found\r\n\r\n{}", b"HTTP/1.1 200 OK\r\n\r\n[1]", b"HTTP/1.1 200 OK\r\n\r\n{", b"", b"\xff"],
 )
 def test_anything_else_is_no_answer(content: bytes) -> None:
     assert looked(says(content)) is None
@@ -47,6 +56,7 @@ def test_a_page_that_hangs_is_no_answer() -> None:
     async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(-1)
         writer.close()
+        await writer.wait_closed()
 
     assert looked(hangs, timeout_s=0.05) is None
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
+import sys
+import termios
+import threading
+import time
 
 from rich.console import Console
 
 from streamserve.supervisor.news import News
 from streamserve.supervisor.view import LiveView, render
 from tests.supervisor.samples import READY, STATUS, snapshot
+
+PIPE_BYTES = 65_536
 
 
 def drawn(console_file: io.StringIO) -> Console:
@@ -52,14 +59,25 @@ def test_the_last_picture_stays() -> None:
 def test_a_terminal_that_is_held_stalls_nothing() -> None:
     read, write = os.pipe()  # nobody reads: a write waits as in a terminal after Ctrl-S
     out = os.fdopen(write, "w")
-    view = LiveView(Console(file=out, width=140, force_terminal=True))
-    for _ in range(200):
-        view.news(News(event="progress", words="x" * 100_000))
+    view = LiveView(Console(file=out, width=400, height=100, force_terminal=True))
+    while waiting_bytes(read) < PIPE_BYTES - 4096:
+        view.news(News(event="progress", words="\n".join(["x" * 300] * 100)))
+        time.sleep(0.001)
+    view.news(READY)
     view.close()
-    with os.fdopen(read) as reader:  # so that the thread and the file end
-        while view.is_drawing:
-            reader.read(10_000)
-            if not reader.readable():
-                break
-    view.join()
+    drain = threading.Thread(target=read_all, args=(read,))
+    drain.start()
+    view._thread.join(30)
     out.close()
+    drain.join(30)
+
+
+def waiting_bytes(pipe: int) -> int:
+    count = bytearray(4)
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)
+
+
+def read_all(pipe: int) -> None:
+    with os.fdopen(pipe, "rb") as file:
+        file.read()

@@ -61,7 +61,7 @@ class AggregatorStage:
         self._rules = rules
         self._epochs = epochs
         self._admission = admission or Admission(rules, epochs)
-        self._window = Window(rules.routes)
+        self._window = Window(rules.routes, rules.max_deadline_ms)
         self._settling = Settling(rules, self._window, epochs, codecs)
         self._owned: dict[int, Ownership] = {}
         self._early: dict[int, deque[Answers]] = {}

@@ -128,7 +128,7 @@ class JoinStage:
         return min(moments, default=None)
 
     def commit_metadata(self, partition: int) -> str:
-        """JSON: `rebuild_from` (feedback offset) and `predictions_from`, from where a new owner reads."""
+        """JSON: `rebuild_from` (of feedback), `predictions_from`, `answers_from`: from where a new owner reads."""
         owned = self._partitions.get(partition)
         return "" if owned is None else owned.metadata()
 
@@ -157,8 +157,7 @@ class JoinStage:
     def _keep_answers(self, event: AnswersFetched) -> None:
         partition = self._partitions.get(event.partition)
         if partition is not None:
-            for block in event.blocks:
-                partition.answers.add(block)
+            partition.keep_answers(event)
 
     def _remember(self, event: PredictionsFetched, now_ms: int) -> None:
         partition = self._partitions.get(event.partition)

@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import TypeVar
 
 from streamserve.core.effects import Continue, Effect, Pause
-from streamserve.core.events import PredictionsFetched, Resume
+from streamserve.core.events import AnswersFetched, PredictionsFetched, Resume
 from streamserve.core.records import Feedback, FeedbackRecord, PredictionRecord
 from streamserve.core.stages.join_window import LateAnswers, PredictionStore
 
@@ -35,7 +35,9 @@ class Partition:
         self._progress_ms = _NEVER_MS  # when predictions last came
         self._predictions_ms = _NEVER_MS  # append time of the newest prediction seen
         self._predictions_next = number_in(resume.metadata, "predictions_from")
-        self._fetches: deque[tuple[int, int]] = deque()  # first offset and newest append time of fetches of predictions
+        # Of each fetch of predictions: its first offset, its newest append time, its last request offset.
+        self._fetches: deque[tuple[int, int, int]] = deque()
+        self._answers_next = resume.answers_from
         self._seen: OrderedDict[_SeenKey, tuple[int, int]] = OrderedDict()  # -> offset, append time
         self._paused = False
 
@@ -139,10 +141,16 @@ class Partition:
             self._progress_ms = now_ms
             newest_ms = max(record.append_ms for record in records)
             self._predictions_ms = max(self._predictions_ms, newest_ms)
-            self._fetches.append((self._predictions_next, newest_ms))
+            last = max(record.request_offset for record in records)
+            self._fetches.append((self._predictions_next, newest_ms, last))
         self._predictions_next = event.next_offset
         # One look-up for each, though an id may have come twice in this fetch.
         return [self.waiting[offset][0] for offset in dict.fromkeys(found)]
+
+    def keep_answers(self, event: AnswersFetched) -> None:
+        for block in event.blocks:
+            self.answers.add(block, self._answers_next)
+        self._answers_next = event.next_offset
 
     def expire(self, window_ms: int) -> None:
         """Forget what is out of the window of all feedback still to come."""
@@ -151,7 +159,8 @@ class Partition:
         before_ms = newest_ms - window_ms
         self.store.expire(before_ms)
         self.answers.forget_below(self.store.forgotten_below)
-        while self._fetches and self._fetches[0][1] < before_ms:
+        below = self.store.forgotten_below
+        while self._fetches and (self._fetches[0][1] < before_ms or self._fetches[0][2] < below):
             self._fetches.popleft()
         while self._seen:
             key, (_, append_ms) = next(iter(self._seen.items()))
@@ -161,8 +170,12 @@ class Partition:
 
     def metadata(self) -> str:
         predictions_from = self._fetches[0][0] if self._fetches else self._predictions_next
+        answers_from = self._answers_next if self.answers.read_from is None else self.answers.read_from
         rebuild_from = next((offset for offset, _ in self._seen.values()), self.lowest_open)
-        return f'{{"v":1,"rebuild_from":{min(rebuild_from, self.lowest_open)},"predictions_from":{predictions_from}}}'
+        return (
+            f'{{"v":1,"rebuild_from":{min(rebuild_from, self.lowest_open)},'
+            f'"predictions_from":{predictions_from},"answers_from":{answers_from}}}'
+        )
 
 
 def number_in(metadata: str, name: str) -> int:

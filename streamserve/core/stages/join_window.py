@@ -103,10 +103,11 @@ class LateAnswers:
         self._blocks: deque[_Block] = deque()
         self._buckets: dict[tuple[str, int], list[_Block]] = {}
 
-    def add(self, answers: Answers) -> None:
+    def add(self, answers: Answers, log_offset: int) -> None:
+        """`log_offset`: from where the answers topic is to be read to meet this block again."""
         if answers.labels is None or not len(answers):
             return
-        block = _Block(answers)
+        block = _Block(answers, log_offset)
         self._blocks.append(block)
         self._bytes += block.n_bytes
         for bucket in block.buckets:
@@ -121,6 +122,11 @@ class LateAnswers:
             if rows is not None:
                 return rows
         return None
+
+    @property
+    def read_from(self) -> int | None:
+        """Log offset of the oldest block; None where there is none."""
+        return self._blocks[0].log_offset if self._blocks else None
 
     def forget_below(self, request_offset: int) -> None:
         while self._blocks and self._blocks[0].last < request_offset:
@@ -141,9 +147,10 @@ class LateAnswers:
 
 
 class _Block:
-    __slots__ = ("buckets", "labels", "last", "model", "n_bytes", "offsets", "present", "starts")
+    __slots__ = ("buckets", "labels", "last", "log_offset", "model", "n_bytes", "offsets", "present", "starts")
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Answers, log_offset: int) -> None:
+        self.log_offset = log_offset
         labels: Any = answers.labels
         order = np.argsort(answers.offsets, kind="stable")
         self.model = answers.model

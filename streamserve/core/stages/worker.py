@@ -187,7 +187,8 @@ class WorkerStage:
                 "partition": partition,
                 "offset": requests.offsets[kept],
                 "append_ms": requests.append_ms[kept],
-                "deadline_ms": admitted.deadline_ms[kept],
+                # A client's clock (CreateTime) may run ahead: nobody waits longer than the app allows.
+                "deadline_ms": np.minimum(admitted.deadline_ms[kept], now_ms + self._rules.max_deadline_ms),
                 "arrived_ms": now_ms,
                 "route": admitted.route[kept],
                 "chosen": choice.chosen[kept],

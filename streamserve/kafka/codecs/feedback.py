@@ -53,7 +53,7 @@ def decode_feedback(
         model=body.get("model"),
         key=key,
         value=value,
-        headers=tuple((name, text or b"") for name, text in headers),
+        headers=tuple(headers),
         origin=places.get(ORIGIN_HEADER),
     )
 

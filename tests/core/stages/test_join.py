@@ -281,7 +281,7 @@ def test_a_new_owner_knows_duplicates_from_what_it_re_reads() -> None:
     sent = only(stage.handle(fetched(feedback(6, ref=(0, 1), origin=(2, 8))), NOW_MS), EmitOutcomes)
     stage.handle(ack(sent), NOW_MS)
     metadata = stage.commit_metadata(0)
-    assert json.loads(metadata) == {"v": 1, "rebuild_from": 6, "predictions_from": 0}
+    assert json.loads(metadata) == {"v": 1, "rebuild_from": 6, "predictions_from": 0, "answers_from": 0}
 
     successor = join_of()
     successor.handle(assigned(0, position=7, metadata=metadata), NOW_MS)
@@ -300,6 +300,25 @@ def test_metadata_names_the_predictions_of_the_window_only() -> None:
     stage.handle(fetched(feedback(0, ref=(0, 4), append_ms=NOW_MS + 4_100)), NOW_MS + 4_100)
     assert json.loads(stage.commit_metadata(0))["predictions_from"] == 113
     assert stage.commit_metadata(9) == ""
+
+
+def test_metadata_names_the_answers_that_are_remembered_only() -> None:
+    stage = owning(answers_bytes=3_000)
+    for turn in range(20):
+        block = answers("b@1", [turn], [1])
+        stage.handle(AnswersFetched(partition=0, blocks=(block,), next_offset=turn + 1), NOW_MS)
+    assert json.loads(stage.commit_metadata(0))["answers_from"] == 15
+    stage.handle(predictions(0, prediction(19, members={"a@1": [1]})), NOW_MS)
+    outcome = only(stage.handle(fetched(feedback(0, ref=(0, 19))), NOW_MS), EmitOutcomes).outcomes[0]
+    assert outcome.losses == {"a@1": 0.0, "b@1": 0.0}
+
+
+def test_what_is_kept_about_fetches_is_bounded_though_no_feedback_comes() -> None:
+    stage = owning(window_bytes=10_000)
+    for n in range(500):
+        stage.handle(predictions(0, prediction(n), next_offset=n + 1), NOW_MS)
+    assert len(stage._partitions[0]._fetches) < 30
+    assert json.loads(stage.commit_metadata(0))["predictions_from"] > 470
 
 
 # -- failures, pauses, ownership -----------------------------------------------------------------------------------

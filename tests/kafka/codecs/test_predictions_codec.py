@@ -186,6 +186,7 @@ def test_records_are_those_of_the_reference(block: Predictions) -> None:
 
 
 @given(blocks())
+@settings(max_examples=20)
 def test_a_batch_builder_takes_the_records(block: Predictions) -> None:
     records = encode_predictions(block)
     builder = BatchBuilder(1 << 20, 0)

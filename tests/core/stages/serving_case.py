@@ -1,0 +1,417 @@
+"""A tiny simulated log around a worker, aggregator or fused stage, for the laws.
+
+Requests stand in a log and are fetched in pieces of any size; a partition may be given up at any moment and taken
+again from the last commit. Each row holds (behaviour, number): the number is the request's own, the behaviour says what
+a model does with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from hypothesis import strategies as st
+
+from streamserve.core.desk import ModelRules
+from streamserve.core.effects import Effect, EmitAnswers, EmitDeadLetters, EmitPredictions, RunBatch, Settle
+from streamserve.core.epochs import EpochTable
+from streamserve.core.events import (
+    AnswersFetched,
+    Assigned,
+    BatchFinished,
+    Event,
+    Produced,
+    ProduceFailed,
+    RequestsFetched,
+    Resume,
+    Revoked,
+)
+from streamserve.core.messages import Answers, Choice, Headers, Outputs, Requests
+from streamserve.core.reasons import Missing, Outcome
+from streamserve.core.routes import AppRules, Route
+from streamserve.core.selection.exp3 import Exp3
+from streamserve.core.selection.static import Static
+from streamserve.core.takeover import parse_metadata
+from streamserve.testing.laws import START_MS, Input, StageLaws
+from tests.core.kit import CODECS
+
+MODELS = ("a@1", "b@1", "c@1")
+GUARD_MS = 10
+PLAIN, RAISES, NOT_FINITE, WRONG_COUNT, HANGS, ROW_ERROR = 0, 13, 14, 15, 16, 17
+SHARE = 1000
+_HEADERS: dict[str, Headers] = {
+    "r": (("ss-route", b"r"),),
+    "s": (("ss-route", b"s"), ("ce_id", b"me"), ("traceparent", None)),
+    "t": (("ss-route", b"t"),),
+    "one": (("mlserver-model", b"b"),),
+    "short": (("ss-route", b"r"), ("ss-deadline-ms", b"30")),
+    "bad": (("ss-route", b"nowhere"),),
+    "worse": (("ss-route", b"\xff"), ("ss-deadline-ms", None)),
+    "budget": (("ss-route", b"r"), ("ss-deadline-ms", b"1e9")),
+}
+_BAD = ("bad", "worse", "budget")
+
+
+def rules() -> AppRules:
+    common: dict[str, Any] = {"deadline_ms": 100, "input": "comma"}
+    return AppRules(
+        routes=(
+            Route(name="r", models=MODELS, policy=Static(), combine="vote", default=-1, has_default=True, **common),
+            Route(name="s", models=MODELS[:2], policy=Exp3(), combine="mean_probability", learns=True, **common),
+            Route(name="t", models=MODELS, policy=Static(), combine="best", decide_early=False, **common),
+        ),
+        guard_ms=GUARD_MS,
+    )
+
+
+def model_rules(**changes: Any) -> dict[str, ModelRules]:
+    return {model: ModelRules(model=model, max_batch=8, **changes) for model in MODELS}
+
+
+def label_of(model: str, number: int) -> int:
+    """Two of the three models agree on every row."""
+    return number % 5 + (model == "c@1")
+
+
+@dataclass
+class Partition:
+    """What the log holds of one partition, and what the driver knows of it."""
+
+    values: list[tuple[bytes | None, Headers, int, int, int]] = field(default_factory=list)
+    """value, headers, append_ms, deadline_ms, rows (0: unusable)"""
+    offsets: list[int] = field(default_factory=list)
+    read: int = 0
+    predictions: list[int] = field(default_factory=list)
+    answers: list[Answers] = field(default_factory=list)
+    answers_read: int = 0
+    committed: tuple[int, str] = (0, "")
+    open: set[int] = field(default_factory=set)
+    owned: bool = False
+
+    @property
+    def position(self) -> int:
+        return min(self.open) if self.open else self.offsets[self.read] if self.read < len(self.offsets) else self.end
+
+    @property
+    def end(self) -> int:
+        return self.offsets[-1] + 1 if self.offsets else 0
+
+
+class ServingLaws(StageLaws):
+    """Laws 1-4 and 6 come with the driver; here is law 5 of what answers requests."""
+
+    app: ClassVar[AppRules] = rules()
+    takes_answers: ClassVar[bool] = False
+    behaviours: ClassVar[tuple[int, ...]] = (PLAIN,) * 12 + (RAISES, NOT_FINITE, WRONG_COUNT, HANGS, ROW_ERROR)
+
+    def __init__(self) -> None:
+        self.log = {0: Partition(), 1: Partition()}
+        self.deadlines: dict[Input, int] = {}
+        self.sent_ms: dict[int, int] = {}
+        self.spilt: set[int] = set()  # tokens whose records landed before the owner knew
+        self.may_repeat: set[Input] = set()
+        super().__init__()
+
+    def epochs(self) -> EpochTable:
+        return EpochTable(self.app)
+
+    # -- what arrives --------------------------------------------------------------------------------------------
+
+    def first_events(self) -> list[Event]:
+        return [self.take(0), self.take(1)]
+
+    def take(self, number: int) -> Assigned:
+        """Begin, or begin again, at the last commit."""
+        p = self.log[number]
+        position, words = p.committed
+        answers_from, predictions_from = parse_metadata(words)
+        answered = sorted({o for o in p.predictions[predictions_from:] if o >= position})
+        p.owned, p.open = True, set()
+        p.read = sum(o < position for o in p.offsets)
+        p.answers_read = answers_from
+        resume = Resume(
+            position=position,
+            metadata=words,
+            answered=np.array(answered, np.int64),
+            answers_from=answers_from if self.takes_answers else 0,
+            answers_end=len(p.answers) if self.takes_answers else 0,
+        )
+        return Assigned(partitions={number: resume})
+
+    def seeds(self) -> st.SearchStrategy[Any]:
+        number = st.integers(0, 1)
+        request = st.tuples(
+            st.lists(st.sampled_from(self.behaviours), min_size=1, max_size=12) | st.sampled_from(["empty", "junk"]),
+            st.sampled_from(["r", "r", "s", "s", "t", "one", "short", "bad", "worse", "budget"]),
+            st.sampled_from([0, 0, 0, 20, 95, 500, -5]),
+            st.sampled_from([1, 1, 1, 3]),
+        )
+        seeds = [
+            st.tuples(st.just("requests"), number, st.lists(request, min_size=1, max_size=8), st.integers(0, 9)),
+            st.tuples(st.just("requests"), number, st.lists(request, min_size=1, max_size=8), st.integers(0, 9)),
+            st.tuples(st.just("fetch"), number, st.integers(1, 6)),
+            st.tuples(st.just("commit"), number),
+            st.tuples(st.just("move"), number, st.booleans(), st.integers(0, 255)),
+        ]
+        if self.takes_answers:
+            answer = st.tuples(st.integers(0, 11), st.sampled_from([0, 0, 0, 0, 1, 3, 4]), st.booleans())
+            seeds += [
+                st.tuples(
+                    st.just("answers"), number, st.sampled_from(MODELS), st.sampled_from("rst"), st.lists(answer)
+                )
+            ] * 3
+        return st.one_of(seeds)
+
+    def event_of(self, seed: Any) -> Event | None:
+        match seed:
+            case ("requests", number, found, n):
+                self.append(number, found)
+                return self.fetch(number, n)
+            case ("fetch", number, n):
+                return self.fetch(number, n)
+            case ("commit", number):
+                self.commit(number)
+                return None
+            case ("move", number, committed, coins):
+                return self.move(number, committed, coins)
+            case ("answers", number, model, route, found):
+                return self.answer(number, model, route, found)
+        raise ValueError(seed)
+
+    def append(self, number: int, found: list[Any]) -> None:
+        p = self.log[number]
+        for body, name, age, gap in found:
+            offset = p.end + gap - 1
+            rows = 0 if isinstance(body, str) else len(body)
+            value = {"empty": None, "junk": b"\xffjunk"}.get(body) if isinstance(body, str) else None
+            if rows:
+                ids = b"" if len(body) % 2 else b"id"
+                value = ids + b":" + b";".join(b"%d,%d" % (b, self.number(number, offset, i)) for i, b in enumerate(body))
+            append_ms = self.now_ms - age
+            deadline_ms = append_ms + {"short": 30}.get(name, 0 if name in _BAD else 100)
+            p.values.append((value, _HEADERS[name], append_ms, deadline_ms, 0 if name in _BAD else rows))
+            p.offsets.append(offset)
+            self.deadlines[number, offset] = deadline_ms
+
+    def number(self, partition: int, offset: int, row: int) -> int:
+        return (partition * SHARE + offset) * 20 + row
+
+    def fetch(self, number: int, n: int) -> Event | None:
+        p = self.log[number]
+        part = slice(p.read, p.read + n)
+        offsets = p.offsets[part]
+        if not p.owned or not offsets:
+            return None
+        p.read += len(offsets)
+        p.open |= set(offsets)
+        found = p.values[part]
+        return RequestsFetched(
+            requests=Requests(
+                partition=number,
+                offsets=np.array(offsets),
+                append_ms=np.array([v[2] for v in found]),
+                keys=[None] * len(found),
+                values=[v[0] for v in found],
+                headers=[v[1] for v in found],
+            )
+        )
+
+    def commit(self, number: int) -> None:
+        p = self.log[number]
+        if p.owned:
+            words = self.stage.commit_metadata(number)
+            self.require(len(words.encode()) <= 4096, "commit metadata is above 4,096 bytes")
+            self.require(p.position >= p.committed[0], "a commit went back")
+            p.committed = (p.position, words)
+
+    def move(self, number: int, committed: bool, coins: int) -> Event:
+        p = self.log[number]
+        if not p.owned:
+            return self.take(number)
+        if committed:
+            self.commit(number)
+        for token, effect in self.unacknowledged.items():
+            if isinstance(effect, EmitPredictions) and effect.predictions.partition == number:
+                if token not in self.spilt and coins >> token % 8 & 1:
+                    p.predictions += effect.predictions.offsets.tolist()
+                self.spilt.add(token)
+        p.owned, p.open = False, set()
+        return Revoked(partitions=(number,))
+
+    def answer(self, number: int, model: str, route: str, found: list[Any]) -> Event | None:
+        p = self.log[number]
+        picked = {}
+        for index, missing, newer in found:
+            if index < len(p.offsets) and p.values[index][4]:
+                picked[p.offsets[index]] = (p.values[index][4], missing, newer)
+        if not picked or not p.owned:
+            return None
+        p.answers.append(self.block(number, model, route, picked, len(p.answers)))
+        return self.fetch_answers(number)
+
+    def block(self, number: int, model: str, route: str, picked: dict[int, Any], at: int) -> Answers:
+        n = len(picked)
+        offsets, rows = sorted(picked), []
+        for offset in offsets:
+            count, missing, _ = picked[offset]
+            rows.append([] if missing else [label_of(model, self.number(number, offset, i)) for i in range(count)])
+        labels = np.array([label for row in rows for label in row], np.int64)
+        return Answers(
+            partition=number,
+            route=route,
+            model=model,
+            offsets=np.array(offsets),
+            row_starts=np.concatenate(([0], np.cumsum([len(row) for row in rows]))),
+            labels=labels if len(labels) else None,
+            probabilities=None,
+            classes=None,
+            missing=np.array([picked[o][1] for o in offsets], np.uint8),
+            ids=[None] * n,
+            choice=Choice(
+                chosen=np.full(n, 7 if route != "s" else 3, np.uint64),
+                probability=np.full(n, 1 << 32),
+                epoch=np.array([5 if picked[o][2] else -1 for o in offsets]),
+                stale=np.zeros(n, np.bool_),
+            ),
+            queue_ms=np.zeros(n, np.int32),
+            inference_ms=np.zeros(n, np.int32),
+            log_offset=at,
+        )
+
+    def fetch_answers(self, number: int) -> Event:
+        p = self.log[number]
+        blocks = tuple(p.answers[p.answers_read :])
+        p.answers_read = len(p.answers)
+        return AnswersFetched(partition=number, blocks=blocks, next_offset=len(p.answers))
+
+    # -- what comes back -----------------------------------------------------------------------------------------
+
+    def opens(self, event: Event) -> Iterable[Input]:
+        if isinstance(event, RequestsFetched):
+            return [(event.requests.partition, o) for o in event.requests.offsets.tolist()]
+        return ()
+
+    def reply(self, effect: Effect) -> Event | None:
+        if not isinstance(effect, RunBatch):
+            return None
+        behaviour = effect.inputs[:, 0]
+        labels = np.array([label_of(effect.model, int(x)) for x in effect.inputs[:, 1]], np.float64)
+        if (behaviour == HANGS).any() and effect.model != "a@1":
+            return None
+        if (behaviour == RAISES).any():
+            return BatchFinished(batch=effect.batch, outputs=None, error="no", duration_ms=1.0)
+        if (behaviour == WRONG_COUNT).any():
+            labels = labels[:-1]
+        if (behaviour == NOT_FINITE).any():
+            labels = np.where(behaviour[: len(labels)] == NOT_FINITE, np.nan, labels)
+        refused = {int(i): "refused" for i in np.flatnonzero(behaviour == ROW_ERROR)}
+        outputs = Outputs(labels=labels, row_errors=refused)
+        return BatchFinished(batch=effect.batch, outputs=outputs, duration_ms=2.0 + 0.5 * len(labels))
+
+    def _note(self, effect: Effect) -> None:
+        token = getattr(effect, "token", None)
+        if token is not None:
+            self.sent_ms[token] = self.now_ms
+        super()._note(effect)
+
+    def carries(self, effect: Effect) -> Iterable[Input]:
+        match effect:
+            case EmitPredictions():
+                return [(effect.predictions.partition, o) for o in effect.predictions.offsets.tolist()]
+            case EmitDeadLetters():
+                return [(effect.letters.partition, o) for o in effect.letters.offsets.tolist()]
+            case EmitAnswers() if effect.token >= 0:
+                sent_ms, block = self.sent_ms[effect.token], effect.answers
+                items = [(block.partition, o) for o in block.offsets.tolist()]
+                return [item for item in items if self.deadlines[item] > sent_ms]  # later ones nobody waits for
+        return ()
+
+    def acknowledgement(self, token: int, effect: Effect) -> Event:
+        at = -1
+        if isinstance(effect, EmitPredictions) and token not in self.spilt:
+            p = self.log[effect.predictions.partition]
+            at = len(p.predictions)
+            p.predictions += effect.predictions.offsets.tolist()
+        return Produced(token=token, offset=at)
+
+    def failure(self, token: int, effect: Effect) -> Event:
+        if token % 3 == 0 and token not in self.spilt:
+            self._lands_all_the_same(effect)
+        return ProduceFailed(token=token, error="not taken")
+
+    def _lands_all_the_same(self, effect: Effect) -> None:
+        if isinstance(effect, EmitPredictions):
+            p = self.log[effect.predictions.partition]
+            p.predictions += effect.predictions.offsets.tolist()
+            self.may_repeat.update(self.carries(effect))
+
+    def _settle(self, effect: Settle) -> None:
+        super()._settle(effect)
+        self.log[effect.partition].open -= set(effect.offsets.tolist())
+
+    # -- promises ------------------------------------------------------------------------------------------------
+
+    def check(self, event: Event, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case RunBatch():
+                    self._check_call(effect)
+                case EmitPredictions() if not isinstance(event, ProduceFailed):
+                    self._check_records(effect)
+
+    def _check_call(self, effect: RunBatch) -> None:
+        assert 1 <= len(effect.inputs) <= 8, "a batch above its cap"
+        for number in effect.inputs[:, 1].astype(int).tolist():
+            partition, offset = divmod(number // 20, SHARE)
+            assert self.deadlines[partition, offset] - GUARD_MS > self.now_ms, "a call for a request that cannot make it"
+
+    def _check_records(self, effect: EmitPredictions) -> None:
+        block = effect.predictions
+        p = self.log[block.partition]
+        assert p.owned, "a record of a partition that is not ours"
+        for i, offset in enumerate(block.offsets.tolist()):
+            deadline_ms, outcome = self.deadlines[block.partition, offset], Outcome(int(block.outcome[i]))
+            late, rows = self.now_ms > deadline_ms, p.values[p.offsets.index(offset)][4]
+            expired = outcome in (Outcome.EXPIRED, Outcome.ERROR)
+            assert not late or expired or block.late[i], f"{outcome} after its deadline, not marked late"
+            assert late or not block.late[i], "marked late, and in time"
+            assert not (late and outcome is Outcome.DEFAULT), "a default after the deadline"
+            said = block.labels[block.row_starts[i] : block.row_starts[i + 1]].tolist() if block.labels is not None else []
+            if outcome in (Outcome.OK, Outcome.PARTIAL):
+                numbers = [self.number(block.partition, offset, row) for row in range(rows)]
+                assert len(said) == rows, "rows are missing"
+                assert all(label - n % 5 in (0, 1) for label, n in zip(said, numbers, strict=True)), "rows are mixed up"
+            if outcome is Outcome.OK and block.missing.shape[1] and not block.missing[i].any():
+                assert block.answered[i] == block.choice.chosen[i]
+            if outcome is Outcome.PARTIAL:
+                assert any(code != Missing.PRESENT for code in block.missing[i].tolist()), "partial, and nobody missing"
+
+    def teardown(self) -> None:
+        if not self._broken:
+            self._read_all()
+        super().teardown()
+
+    def _read_all(self) -> None:
+        for number, p in self.log.items():
+            if not p.owned:
+                self.give(self.take(number))
+            while (event := self.fetch(number, 3)) is not None:
+                self.give(event)
+            if self.takes_answers:
+                self.give(self.fetch_answers(number))
+
+    def check_end(self) -> None:
+        for number, p in self.log.items():
+            self.check_answered(number, p)
+
+    def check_answered(self, number: int, p: Partition) -> None:
+        counts = Counter(p.predictions)
+        for offset in p.offsets:
+            n = counts[offset]
+            assert n == 1 or (n > 1 and (number, offset) in self.may_repeat), f"{n} terminal records for {number}-{offset}"
+
+
+__all__ = ["CODECS", "MODELS", "START_MS", "ServingLaws", "label_of", "model_rules", "rules"]

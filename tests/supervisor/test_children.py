@@ -1,0 +1,332 @@
+"""A child kept alive: real processes of a small program."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from streamserve.errors import BrokerError, ModelError, StreamserveError
+from streamserve.supervisor import children
+from streamserve.supervisor.children import Backoff, Child, Household, child_environment
+from streamserve.supervisor.news import News, Snapshot, State
+from streamserve.supervisor.plan import ProcessPlan
+
+TIMEOUT_S = 30.0
+#: What a role does, as its supervisor sees it. The config is a JSON file of orders.
+PROGRAM = """
+import json, os, signal, subprocess, sys
+from pathlib import Path
+from streamserve.supervisor.parent import wait_for_go, watch_parent
+
+watch_parent()
+orders = json.loads(Path(sys.argv[2]).read_text())
+print(orders.get("says", "hello"), flush=True)
+if "exits" in orders:
+    sys.exit(orders["exits"])
+wait_for_go()
+if orders.get("leaves"):
+    print("left", subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]).pid, flush=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if orders.get("deaf") else lambda *_: sys.exit(0))
+file = Path(sys.argv[sys.argv.index("--status-file") + 1])
+file.with_suffix(".part").write_text(json.dumps({"metrics_port": 1234, "pid": os.getpid()}))
+file.with_suffix(".part").replace(file)
+while True:
+    signal.pause()
+"""
+
+
+class Ears:
+    """An outlet that remembers."""
+
+    def __init__(self) -> None:
+        self.told: list[News] = []
+        self.lines: list[str] = []
+
+    def news(self, news: News) -> None:
+        self.told.append(news)
+
+    def status(self, snapshot: Snapshot) -> None:
+        raise AssertionError
+
+    def heard(self, name: str, line: str) -> None:
+        self.lines.append(f"{name}: {line}")
+
+    def close(self) -> None:
+        raise AssertionError
+
+    def events(self, *kinds: str) -> list[News]:
+        return [news for news in self.told if news.event in kinds]
+
+
+class Case:
+    """One child under test, kept by a task."""
+
+    def __init__(self, folder: Path, *, spares: bool = False, **orders: Any) -> None:
+        script, config = folder / "role.py", folder / "orders.json"
+        script.write_text(PROGRAM, "utf-8")
+        config.write_text(json.dumps(orders), "utf-8")
+        self.ears = Ears()
+        self.house = Household(
+            program=[sys.executable, str(script)],
+            config=config,
+            folder=folder,
+            environment=child_environment("host:9"),
+            outlet=self.ears,
+            spares=spares,
+        )
+        self.hurry = asyncio.Event()
+        self.child = Child(ProcessPlan(role="worker", instance=0, pool="main"), self.house)
+        self.keeping = asyncio.ensure_future(self.child.keep())
+
+    @property
+    def pid(self) -> int:
+        pid = self.child.facts.pid
+        assert pid is not None
+        return pid
+
+    async def serving(self) -> None:
+        self.house.may_serve.set()
+        await until(lambda: self.child.facts.state is State.SERVING)
+
+    async def stop(self, timeout_s: float = TIMEOUT_S) -> None:
+        await self.child.stop(timeout_s, self.hurry)
+        await self.keeping
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not holds():  # noqa: ASYNC110 - what is looked at is another process
+            await asyncio.sleep(0.01)
+
+
+def run(case: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        await case()
+
+    asyncio.run(whole())
+
+
+def test_it_serves_when_it_may_and_stops_in_order(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path)
+        await until(lambda: one.ears.lines == ["worker-main-0: hello"])
+        assert one.child.facts.state is State.STARTING
+        await one.serving()
+        facts = one.child.facts
+        assert (facts.metrics_port, facts.restarts) == (1234, 0)
+        command = psutil.Process(one.pid).cmdline()
+        assert command[2:4] == ["worker", str(one.house.config)]
+        await one.stop()
+        assert one.child.facts.state is State.STOPPED
+        assert not psutil.pid_exists(facts.pid or 0)
+        assert one.ears.told == []
+        assert (tmp_path / "logs" / "worker-main-0.log").read_text() == "hello\n"
+        assert list((tmp_path / "run").iterdir()) == []
+
+    run(case)
+
+
+def test_a_killed_one_is_replaced_at_once(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path)
+        await one.serving()
+        before = one.pid
+        os.kill(before, signal.SIGKILL)
+        await until(lambda: bool(one.ears.events("restarted")))
+        (gone,), (back,) = one.ears.events("exited"), one.ears.events("restarted")
+        assert gone.facts["exit_code"] == -signal.SIGKILL
+        assert gone.facts["restarts_in_s"] == 0
+        assert "ended with SIGKILL; restarts now" in gone.words
+        assert "hello" in gone.words
+        assert back.facts["pid"] == one.pid != before
+        assert back.facts["restarts"] == 1
+        os.kill(one.pid, signal.SIGKILL)
+        await until(lambda: len(one.ears.events("exited")) == 2)
+        assert one.ears.events("exited")[1].facts["restarts_in_s"] == Backoff.FIRST_S
+        assert one.child.facts.state is State.WAITING
+        await one.stop()
+        assert len(one.ears.events("restarted")) == 1
+
+    run(case)
+
+
+def test_a_spare_takes_over(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path, spares=True)
+        await one.serving()
+        one.house.spares_wanted.set()
+        await until(lambda: one.child._spare is not None and one.child._spare.warm.is_set())
+        spare = one.child._spare
+        assert spare is not None
+        os.kill(one.pid, signal.SIGKILL)
+        await until(lambda: bool(one.ears.events("restarted")))
+        assert one.pid == spare.pid
+        await until(lambda: one.child._spare is not None and one.child._spare.warm.is_set())
+        second = one.child._spare
+        assert second is not None and second is not spare
+        await one.stop()
+        assert not psutil.pid_exists(second.pid)
+
+    run(case)
+
+
+def test_a_dead_spare_is_not_waited_for(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path, spares=True)
+        await one.serving()
+        one.house.spares_wanted.set()
+        await until(lambda: one.child._spare is not None and one.child._spare.warm.is_set())
+        spare = one.child._spare
+        assert spare is not None
+        os.kill(spare.pid, signal.SIGKILL)
+        await spare.exited
+        os.kill(one.pid, signal.SIGKILL)
+        await until(lambda: bool(one.ears.events("restarted")))
+        assert one.pid != spare.pid
+        await one.stop()
+
+    run(case)
+
+
+def test_an_error_of_the_user_at_the_start_is_told_in_its_words(tmp_path: Path) -> None:
+    async def case() -> None:
+        says = "noise\nstreamserve: model sum@1: no module 'x'\n  look in y"
+        one = Case(tmp_path, says=says, exits=ModelError.exit_code)
+        with pytest.raises(ModelError) as raised:
+            await one.keeping
+        assert str(raised.value) == (
+            "worker-main-0 could not start: model sum@1: no module 'x'\n  look in y\n"
+            f"(its log: {tmp_path / 'logs' / 'worker-main-0.log'})"
+        )
+        assert one.ears.events("exited") == []
+        await one.child.stop(TIMEOUT_S, one.hurry)
+
+    run(case)
+
+
+@pytest.mark.parametrize(("code", "error"), [(7, StreamserveError), (1, StreamserveError), (4, BrokerError)])
+def test_a_start_that_fails_again_and_again_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[StreamserveError]
+) -> None:
+    monkeypatch.setattr(Backoff, "FIRST_S", 0.01)
+
+    async def case() -> None:
+        one = Case(tmp_path, exits=code)
+        words = f"ended 4 times before it served, last with exit code {code}"
+        with pytest.raises(error, match=words) as raised:
+            await one.keeping
+        assert type(raised.value) is error
+        assert "hello" in str(raised.value)
+        assert len(one.ears.events("exited")) == children.MOST_FIRST_STARTS - 1
+        await one.child.stop(TIMEOUT_S, one.hurry)
+
+    run(case)
+
+
+def test_an_error_of_the_user_after_it_has_served_is_waited_out(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path)
+        await one.serving()
+        one.house.config.write_text(json.dumps({"exits": 2}), "utf-8")
+        os.kill(one.pid, signal.SIGKILL)
+        await until(lambda: len(one.ears.events("exited")) == 2)
+        one.house.config.write_text("{}", "utf-8")
+        await until(lambda: bool(one.ears.events("restarted")))
+        await one.stop()
+
+    run(case)
+
+
+def test_one_that_does_not_stop_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path, deaf=True, leaves=True)
+        await one.serving()
+        await until(lambda: len(one.ears.lines) == 2)
+        left = psutil.Process(int(one.ears.lines[1].split()[-1]))
+        await one.stop(timeout_s=0.1)
+        assert "had not stopped after 0.1 s: killed" in one.ears.events("killed")[0].words
+        assert psutil.wait_procs([left], timeout=TIMEOUT_S)[1] == []
+
+    run(case)
+
+
+def test_in_a_hurry_nothing_is_waited_for(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path, deaf=True)
+        await one.serving()
+        stopping = asyncio.ensure_future(one.stop())
+        await until(lambda: one.child.facts.state is State.STOPPING)
+        assert not stopping.done()
+        began_s = time.monotonic()
+        one.hurry.set()
+        await stopping
+        assert time.monotonic() - began_s < TIMEOUT_S / 2
+        assert "was hurried: killed" in one.ears.events("killed")[0].words
+
+    run(case)
+
+
+def test_it_stops_while_it_still_waits_for_the_broker(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path)
+        await until(lambda: bool(one.ears.lines))
+        await one.stop()
+        assert one.child.facts.state is State.STOPPED
+        assert not one.child.served.is_set()
+
+    run(case)
+
+
+def test_one_whose_page_never_answers_is_replaced(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path)
+        await one.serving()
+        before = one.pid
+        for _ in range(children.MOST_SILENT_LOOKS - 1):
+            one.child.looked(None)
+        one.child.looked({"rate_per_s": 1.0})
+        assert one.child.facts.status == {"rate_per_s": 1.0}
+        one.child.looked(None)
+        assert one.ears.told == []
+        for _ in range(children.MOST_SILENT_LOOKS):
+            one.child.looked(None)
+        await until(lambda: bool(one.ears.events("restarted")))
+        assert one.pid != before
+        await one.stop()
+
+    run(case)
+
+
+def test_the_wait_before_a_start_grows_and_is_forgotten_after_a_healthy_life() -> None:
+    backoff = Backoff()
+    assert [backoff.after(1.0) for _ in range(9)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert [backoff.after(60.0), backoff.after(59.0)] == [0, 0.5]
+
+
+def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path)
+        one.keeping.cancel()
+        one.house.program[0] = str(tmp_path / "nowhere")
+        with pytest.raises(StreamserveError, match=r"cannot start .*nowhere.*: No such file or directory"):
+            await one.child.keep()
+        await one.child.stop(TIMEOUT_S, one.hurry)
+
+    run(case)
+
+
+def test_children_are_told_of_a_broker_of_our_own_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "STREAMSERVE_BROKER__BOOTSTRAP_SERVERS"
+    monkeypatch.delenv(name, raising=False)
+    assert child_environment("host:9")[name] == "host:9"
+    assert name not in child_environment(None)
