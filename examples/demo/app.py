@@ -68,6 +68,8 @@ def running(config: Path, *, log: Path, environment: Mapping[str, str], folder: 
     `folder`: its working folder, from which the models' import paths are found. `most_s`: it stops by itself after so
     long, should we be killed before we can stop it. Raises `AppFailedError` where it does not become ready.
     """
+    # A cluster that the caller's environment names is left alone: the run wants a new Kafka of its own.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("STREAMSERVE_BROKER__")}
     with log.open("w", encoding="utf-8") as stderr:
         # A session of its own: Ctrl-C goes to us, and we stop it in order.
         process = subprocess.Popen(
@@ -76,7 +78,7 @@ def running(config: Path, *, log: Path, environment: Mapping[str, str], folder: 
             stderr=stderr,
             stdin=subprocess.DEVNULL,
             cwd=folder,
-            env={**os.environ, **environment},
+            env={**inherited, **environment},
             text=True,
             start_new_session=True,
         )

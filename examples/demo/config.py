@@ -32,7 +32,6 @@ class Served:
     """The config as written, and what it says."""
 
     config: Path
-    app: str
     route: Route
     pools: int
     with_cnn: bool
@@ -49,7 +48,7 @@ def write_config(folder: Path, with_cnn: bool | None = None) -> Served:
     config.write_text(_with_cnn(text) if with_cnn else text, encoding="utf-8")
     settings = load_settings(config)
     route = next(route for route in app_rules(settings).routes if route.name == ROUTE)
-    return Served(config=config, app=settings.app.name, route=route, pools=len(settings.pools), with_cnn=with_cnn)
+    return Served(config=config, route=route, pools=len(settings.pools), with_cnn=with_cnn)
 
 
 def _with_cnn(text: str) -> str:

@@ -93,7 +93,7 @@ def _draw_weights(axes: Any, run: Recording) -> None:
     for model, colour in _coloured(run.models).items():
         shares = [shares[model] for _, shares in states]
         axes.step(times_s, [*shares, shares[-1]], where="post", color=colour, linewidth=1.6, label=name_of(model))
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, min(1.0, 1.1 * max(share for _, shares in states for share in shares.values())))
     axes.set_ylabel("weight")
 
 

@@ -39,8 +39,6 @@ class Terminal:
     """How many members' answers are in it."""
     missing: Mapping[str, str]
     """Chosen member -> why its answer is not in it."""
-    late: bool = False
-    total_ms: int = 0
 
     @property
     def says(self) -> tuple[str, str, int | None]:
@@ -112,6 +110,4 @@ def read_terminal(value: bytes, append_ms: int) -> Terminal:
         label=labels[0],
         answered=len(chosen) - len(missing) if said["outcome"] in ("ok", "partial") else 0,
         missing=missing,
-        late=said.get("late", False),
-        total_ms=said["total_ms"],
     )

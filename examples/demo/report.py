@@ -121,10 +121,11 @@ def _weights(run: Recording) -> Text:
     middles_s = [(column + 0.5) * run.seconds / _COLUMNS for column in range(_COLUMNS)]
     at = [states[max(0, bisect_right(times_s, s) - 1)][1] for s in middles_s]
     width = max(len(name_of(model)) for model in run.models)
+    top = max(share for shares in at for share in shares.values())
     lines = [Text("weights over time", style="bold"), Text(f"{'':{width}}  {_ruler(run.seconds)}", style="dim")]
     for model in run.models:
         line = Text(f"{name_of(model):{width}}  ")
-        bars = spark([shares[model] for shares in at])
+        bars = spark([shares[model] for shares in at], top)
         for third in range(3):
             part = bars[third * _COLUMNS // 3 : (third + 1) * _COLUMNS // 3]
             line.append(part, style="red" if third == 1 else "green")

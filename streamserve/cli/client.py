@@ -201,8 +201,15 @@ def _codec_of(target: Target, route: str | None) -> Codec | None:
     return None if hint is None else hint.input
 
 
-def _client(target: Target, codec: Codec | None = None) -> Client:
-    return Client(target.bootstrap_servers, app=target.app, codec=codec, routes=target.routes, security=target.security)
+def _client(target: Target, codec: Codec | None = None, grace_ms: int = GRACE_MS) -> Client:
+    return Client(
+        target.bootstrap_servers,
+        app=target.app,
+        grace_ms=grace_ms,
+        codec=codec,
+        routes=target.routes,
+        security=target.security,
+    )
 
 
 async def _send_all(sending: _Sending, requests: list[str], *, wait: bool, as_json: bool) -> int:

@@ -67,11 +67,12 @@ def target_of_app(app: str, bootstrap_servers: str | None = None) -> Target:
 def own_broker(app: str, state_dir: Path | None = None) -> str:
     """Address of the running Kafka of ours that serves this app: the one of `streamserve up`, else of `broker start`.
 
+    `state_dir`: the config's `[app] state_dir`; None: the user's state folder.
     Raises BrokerError where neither runs.
     """
     from streamserve.kafka.brokers import read_status, state_folder  # noqa: PLC0415  (only where none is named)
 
-    folders = [state_dir or state_folder(app), state_folder("default")]
+    folders = [state_dir / "broker" if state_dir else state_folder(app), state_folder("default")]
     for folder in folders:
         status = read_status(folder)
         if status.running:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from streamserve.core.blocks import Answered, Verdict, build_blocks
-from streamserve.core.cache import CachedRows, ResultCache, frozen_copy, input_key
+from streamserve.core.coalescing import Coalescing, subset
 from streamserve.core.codec import InputCodec
 from streamserve.core.decoding import UNDECODED, UNUSABLE_INPUT, InputRows
 from streamserve.core.desk import FAILED_CALLS_LIMIT, SUSPECTS_LIMIT, Batch, Desk
 from streamserve.core.effects import Count, Effect, RunBatch
 from streamserve.core.events import BatchFinished
 from streamserve.core.messages import I64, U8, AnyArray, Outputs
-from streamserve.core.outputs import check_outputs
+from streamserve.core.outputs import alike, check_outputs, joined
 from streamserve.core.reasons import Missing, Reason
 from streamserve.core.routes import AppRules
 from streamserve.core.rows import ranges, starts_of
@@ -32,8 +32,7 @@ class Answering:
         self._table = table
         self._inputs = InputRows(table, rules.routes, codecs)
         self._next_batch = 0
-        self._caches: dict[str, ResultCache] = {}
-        self._followers: dict[Hashable, list[int]] = {}
+        self._coalescing = Coalescing()
 
     # -- before the call -----------------------------------------------------------------------------------------
 
@@ -78,18 +77,18 @@ class Answering:
         for i in np.flatnonzero(~useful).tolist():
             answered += self._answer_all(desk, groups[i], Missing.SHED, now_ms)
             if batch.keys:
-                self._followers.pop(batch.keys[i], None)
+                self._coalescing.release(batch.keys[i])
         kept = np.flatnonzero(useful)
         if len(kept):
             keys = tuple(batch.keys[i] for i in kept.tolist()) if batch.keys else ()
-            self._run(desk, replace(_subset(batch, kept, batch.number), keys=keys), "bisect", now_ms, effects)
+            self._run(desk, replace(subset(batch, kept, batch.number), keys=keys), "bisect", now_ms, effects)
         elif not desk.retries:
             answered += self._convict(desk, Missing.ROW_ERROR)
         return answered
 
     def _waiting_for(self, batch: Batch, i: int) -> I64:
         """A request of a batch and its followers, as far as they still wait."""
-        followers = self._followers.get(batch.keys[i], []) if batch.keys else []
+        followers = self._coalescing.followers(batch.keys[i]) if batch.keys else []
         handles = np.array([int(batch.handles[i]), *followers], np.int64)
         handles = handles[handles >= self._table.base]
         waiting: I64 = handles[self._table["waiting"][self._table.at(handles)] > 0]
@@ -204,40 +203,21 @@ class Answering:
 
     def _from_cache(self, desk: Desk, batch: Batch, why: str, now_ms: int, effects: list[Effect]) -> list[Answered]:
         """Answer what is known, let repeats follow the request that is under way, run the rest."""
-        budget = desk.rules.cache_bytes
-        if not budget or batch.part_of >= 0:
+        if not desk.rules.cache_bytes or batch.part_of >= 0:
             self._run(desk, batch, why, now_ms, effects)
             return []
-        cache = self._caches.setdefault(desk.rules.model, ResultCache(budget))
+        sorted_out = self._coalescing.sort_out(desk.rules, batch)
+        for label, n in (("hit", sorted_out.hits), ("coalesced", sorted_out.followers), ("miss", len(sorted_out.lead))):
+            if n:
+                effects.append(Count(what="cache", label=label, n=n))
         answered: list[Answered] = []
-        lead: list[int] = []
-        keys: list[Hashable] = []
-        starts = starts_of(batch.n_rows)
-        for i in range(len(batch)):
-            key = input_key(desk.rules.model, batch.inputs[starts[i] : starts[i + 1]])
-            known = cache.get(key)
-            if known is not None:
-                answered += self._answer_known(desk, batch, i, known)
-            elif key in self._followers:
-                self._followers[key].append(int(batch.handles[i]))
-            else:
-                self._followers[key] = []
-                keys.append(key)
-                lead.append(i)
-        if len(lead) < len(batch):
-            hits, followers = len(answered), len(batch) - len(lead) - len(answered)
-            effects.append(Count(what="cache", label="hit", n=hits))
-            effects.append(Count(what="cache", label="coalesced", n=followers))
-        effects.append(Count(what="cache", label="miss", n=len(lead)))
-        if lead:
-            part = replace(_subset(batch, np.array(lead), batch.number), keys=tuple(keys))
+        for rows, outputs in sorted_out.known:
+            known = subset(batch, rows, batch.number)
+            answered += self._build(desk, known, Verdict(missing=np.zeros(len(rows), np.uint8), outputs=outputs))
+        if len(sorted_out.lead):
+            part = replace(subset(batch, sorted_out.lead, batch.number), keys=sorted_out.keys)
             self._run(desk, part, why, now_ms, effects)
         return answered
-
-    def _answer_known(self, desk: Desk, batch: Batch, i: int, known: CachedRows) -> list[Answered]:
-        one = _subset(batch, np.array([i]), batch.number)
-        outputs = Outputs(labels=known.labels, probabilities=known.probabilities, classes=known.classes)
-        return self._build(desk, one, Verdict(missing=np.zeros(1, np.uint8), outputs=outputs))
 
     def _with_followers(self, desk: Desk, batch: Batch, verdict: Verdict) -> tuple[Batch, I64]:
         """The batch with the requests that followed its members appended, and whose answer each request gets.
@@ -247,12 +227,9 @@ class Answering:
         n = len(batch)
         source, handles = list(range(n)), batch.handles.tolist()
         if batch.keys:
-            cache = self._caches[desk.rules.model]
-            starts = starts_of(batch.n_rows)
+            self._coalescing.remember(desk.rules.model, batch, verdict.outputs, verdict.missing == Missing.PRESENT)
             for i, key in enumerate(batch.keys):
-                if verdict.outputs is not None and verdict.missing[i] == Missing.PRESENT:
-                    cache.put(key, _cached(verdict.outputs, slice(int(starts[i]), int(starts[i + 1]))))
-                live = [follower for follower in self._followers.pop(key, ()) if follower >= self._table.base]
+                live = [follower for follower in self._coalescing.release(key) if follower >= self._table.base]
                 source += [i] * len(live)
                 handles += live
         if len(handles) == n:
@@ -317,7 +294,7 @@ class Answering:
             half = len(batch) // 2
             for part in (np.arange(half, len(batch)), np.arange(half)):
                 keys = tuple(batch.keys[i] for i in part.tolist()) if batch.keys else ()
-                desk.retries.appendleft(replace(_subset(batch, part, self._number()), keys=keys))
+                desk.retries.appendleft(replace(subset(batch, part, self._number()), keys=keys))
             return
         desk.suspects.append((batch, words))
         model_is_bad = len(desk.suspects) >= SUSPECTS_LIMIT
@@ -354,7 +331,7 @@ class Answering:
             return
         parts = desk.parts.setdefault(handle, [])
         parts.append(outputs)
-        if not _alike(parts[0], outputs):
+        if not alike(parts[0], outputs):
             desk.remove(batch.handles)
             words = "the model answered the parts of this request in different forms"
             yield from self._build(desk, batch, Verdict.all(1, Missing.INCOMPATIBLE, words))
@@ -363,7 +340,7 @@ class Answering:
             return
         desk.rows_taken.pop(handle, None)
         desk.parts.pop(handle, None)
-        whole = _joined(parts)
+        whole = joined(parts)
         one = replace(batch, n_rows=np.array([len(whole.labels)], np.int64), part_of=-1)
         yield from self._build(
             desk, one, Verdict(missing=np.zeros(1, np.uint8), outputs=whole, duration_ms=duration_ms)
@@ -394,49 +371,6 @@ class Answering:
         return errors
 
 
-def _subset(batch: Batch, rows: I64, number: int) -> Batch:
-    starts = starts_of(batch.n_rows)
-    return replace(
-        batch,
-        number=number,
-        handles=batch.handles[rows],
-        n_rows=batch.n_rows[rows],
-        inputs=batch.inputs[ranges(starts[:-1][rows], batch.n_rows[rows])],
-        columns={name: column[rows] for name, column in batch.columns.items()},
-        ids=[batch.ids[i] for i in rows.tolist()],
-        keys=(),
-    )
-
-
 def _gathered(outputs: Outputs, rows: I64) -> Outputs:
     probabilities = outputs.probabilities[rows] if outputs.probabilities is not None else None
     return Outputs(labels=outputs.labels[rows], probabilities=probabilities, classes=outputs.classes)
-
-
-def _cached(outputs: Outputs, rows: slice) -> CachedRows:
-    probabilities = outputs.probabilities
-    return CachedRows(
-        labels=frozen_copy(outputs.labels[rows]),
-        probabilities=None if probabilities is None else np.array(probabilities[rows]),
-        classes=outputs.classes,
-    )
-
-
-def _alike(one: Outputs, other: Outputs) -> bool:
-    """The rows of both can stand in one array."""
-    if one.labels.shape[1:] != other.labels.shape[1:]:
-        return False
-    if one.probabilities is None or other.probabilities is None:
-        return one.probabilities is other.probabilities
-    if one.probabilities.shape[1:] != other.probabilities.shape[1:]:
-        return False
-    return one.classes is other.classes or np.array_equal(np.asarray(one.classes), np.asarray(other.classes))
-
-
-def _joined(parts: list[Outputs]) -> Outputs:
-    probabilities = None
-    if parts[0].probabilities is not None:
-        probabilities = np.concatenate([part.probabilities for part in parts if part.probabilities is not None])
-    return Outputs(
-        labels=np.concatenate([part.labels for part in parts]), probabilities=probabilities, classes=parts[0].classes
-    )

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamserve.core.messages import F64, AnyArray
 
+_Value = TypeVar("_Value", bound=np.generic)
 #: Bookkeeping of one entry beside its arrays: key tuple, two array headers, the dictionary's slot.
 _ENTRY_BYTES = 400
 
@@ -30,7 +33,10 @@ class CachedRows:
 def input_key(model: str, rows: AnyArray) -> Hashable:
     """Model version, form and exact bytes of one request's rows."""
     if rows.dtype == object:
-        return (model, rows.shape, tuple(rows.ravel().tolist()))
+        values = rows.ravel().tolist()
+        if not all(isinstance(value, str) for value in values):  # 1, 1.0 and True are equal, and not the same input
+            values = [f"{type(value).__name__}:{value!r}" for value in values]
+        return (model, rows.shape, tuple(values))
     return (model, rows.dtype.str, rows.shape, rows.tobytes())
 
 
@@ -69,19 +75,26 @@ class ResultCache:
 def _size_of(key: Hashable, rows: CachedRows) -> int:
     size = _ENTRY_BYTES + rows.labels.nbytes
     if rows.labels.dtype == object:
-        size += sum(len(str(label)) for label in rows.labels.ravel())
+        size += sum(_text_bytes(str(label)) for label in rows.labels.ravel())
+    if rows.classes is not None:
+        size += rows.classes.nbytes
     if rows.probabilities is not None:
         size += rows.probabilities.nbytes
     parts = key if isinstance(key, tuple) else (key,)
     for part in parts:
-        if isinstance(part, bytes | str):
+        if isinstance(part, bytes):
             size += len(part)
         elif isinstance(part, tuple):
-            size += sum(len(str(word)) for word in part)
+            size += sum(_text_bytes(str(word)) for word in part)
     return size
 
 
-def frozen_copy(rows: AnyArray) -> AnyArray:
+def _text_bytes(text: str) -> int:
+    """A string as it stands in memory, with its slot: at most four bytes a character."""
+    return 60 + len(text) * (1 if text.isascii() else 4)
+
+
+def frozen_copy(rows: NDArray[_Value]) -> NDArray[_Value]:
     """A copy that no later batch can change."""
     copy = np.array(rows)
     copy.flags.writeable = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,3 +82,24 @@ def _finite(outputs: Outputs) -> Flags | None:
         mine: Flags = np.all(finite.reshape(len(array), -1), axis=1)
         rows = mine if rows is None else rows & mine
     return rows
+
+
+def alike(one: Outputs, other: Outputs) -> bool:
+    """The rows of both can stand in one array."""
+    if one.labels.shape[1:] != other.labels.shape[1:]:
+        return False
+    if one.probabilities is None or other.probabilities is None:
+        return one.probabilities is other.probabilities
+    if one.probabilities.shape[1:] != other.probabilities.shape[1:]:
+        return False
+    return one.classes is other.classes or np.array_equal(np.asarray(one.classes), np.asarray(other.classes))
+
+
+def joined(parts: Sequence[Outputs]) -> Outputs:
+    """The rows of all, one after the other; they are `alike`."""
+    probabilities = None
+    if parts[0].probabilities is not None:
+        probabilities = np.concatenate([part.probabilities for part in parts if part.probabilities is not None])
+    return Outputs(
+        labels=np.concatenate([part.labels for part in parts]), probabilities=probabilities, classes=parts[0].classes
+    )

@@ -8,7 +8,7 @@ import queue
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -113,6 +113,8 @@ class PlainLines:
         self._next_s = self._clock() + _PLAIN_STATUS_EVERY_S
         for facts in snapshot.children:
             self._out.write(plain_status(facts))
+        for route, weights in newest_weights(snapshot.children).items():
+            self._out.write(f"weights of {route}: {weight_words(weights)}")
 
     def heard(self, name: str, line: str) -> None:
         self._err.write(f"[{name}] {line}")
@@ -128,14 +130,25 @@ def plain_status(facts: ChildFacts) -> str:
         return f"{facts.plan.name}: {facts.state}"
     status = facts.status
     parts = [
-        f"{facts.plan.name}: {number(status.get('rate_per_s'))}/s",
+        f"reads {number(status.get('consumed_per_s'))}/s",
         f"lag {number(status.get('lag_records'))}",
-        *([f"latency p50 {latency}"] if (latency := latency_words(status)) else []),
         *(f"{model} batch {size_words(batch)}" for model, batch in status.get("batches", {}).items()),
-        *([outcomes] if (outcomes := outcome_words(status.get("outcomes", {}))) else []),
-        *(f"weights of {route}: {weight_words(weights)}" for route, weights in status.get("weights", {}).items()),
+        *(f"{route} {_route_words(figures)}" for route, figures in status.get("routes", {}).items()),
     ]
-    return ", ".join(parts)
+    return f"{facts.plan.name}: {', '.join(parts)}"
+
+
+def newest_weights(children: Iterable[ChildFacts]) -> dict[str, Mapping[str, float]]:
+    """The weights of each route that learns; every process follows the same."""
+    newest: dict[str, Mapping[str, float]] = {}
+    for facts in children:
+        newest |= (facts.status or {}).get("weights", {})
+    return newest
+
+
+def _route_words(figures: Mapping[str, Any]) -> str:
+    latency = f"p50 {number(figures.get('latency_p50_ms'))} ms p99 {number(figures.get('latency_p99_ms'))} ms"
+    return f"{number(figures.get('rate_per_s'))}/s {latency} {outcome_words(figures.get('outcomes', {}))}"
 
 
 def number(value: Any) -> str:
@@ -143,12 +156,6 @@ def number(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.1f}"
-
-
-def latency_words(status: Mapping[str, Any]) -> str:
-    """`4 ms, p99 9 ms`; empty before the first prediction."""
-    p50, p99 = status.get("latency_p50_ms"), status.get("latency_p99_ms")
-    return "" if p50 is None else f"{number(p50)} ms, p99 {number(p99)} ms"
 
 
 def size_words(batch: Mapping[str, Any]) -> str:

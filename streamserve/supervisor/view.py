@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.panel import Panel
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from streamserve.supervisor.lines import number, outcome_words, size_words
+from streamserve.supervisor.lines import newest_weights, number, outcome_words, size_words
 from streamserve.supervisor.news import ChildFacts, News, Snapshot, State
 
 _KEPT_NEWS = 6
+_NEWS_LINES = 8
 _REDRAW_S = 1.0
 _CLOSE_S = 1.0
 _BAR_CELLS = 24
@@ -71,53 +72,70 @@ class LiveView:
 
 
 def render(snapshot: Snapshot | None, news: Iterable[str]) -> RenderableType:
-    """Everything as one picture: processes, models' batches, weights, news."""
+    """Everything as one picture that fits a small terminal: processes, routes, models, news."""
     parts: list[RenderableType] = []
     if snapshot is not None:
-        parts.append(_processes(snapshot))
-        batches, weights = _batches(snapshot.children), _weights(snapshot.children)
-        parts.extend(table for table in (batches, weights) if table.row_count)
-    parts.append(Panel(Text("\n".join(news)), title="news", title_align="left", border_style="dim"))
+        parts.append(Text(f"{snapshot.app} on Kafka at {snapshot.bootstrap_servers}", style="bold"))
+        tables = (_processes(snapshot.children), _routes(snapshot.children), _models(snapshot.children))
+        parts.extend(table for table in tables if table.row_count)
+    parts.append(Rule("news", align="left", style="dim"))
+    parts.append(Text("\n".join("\n".join(news).splitlines()[-_NEWS_LINES:])))
     return Group(*parts)
 
 
-def _processes(snapshot: Snapshot) -> Table:
-    title = f"{snapshot.app} on Kafka at {snapshot.bootstrap_servers}"
-    table = Table(title=title, title_justify="left", expand=True)
-    table.add_column("process")
-    table.add_column("state")
-    for heading in ("pid", "restarts", "rate/s", "lag", "p50 ms", "p99 ms"):
-        table.add_column(heading, justify="right")
-    table.add_column("outcomes")
-    for facts in snapshot.children:
+def _processes(children: Iterable[ChildFacts]) -> Table:
+    table = _table("process", "state", right=("pid", "restarts", "reads/s", "lag", "queued"))
+    for facts in children:
         status: Mapping[str, Any] = facts.status or {}
         table.add_row(
             facts.plan.name,
             Text(str(facts.state), style=_STATE_STYLES.get(facts.state, "dim")),
             str(facts.pid or "-"),
             str(facts.restarts),
-            *(number(status.get(key)) for key in ("rate_per_s", "lag_records", "latency_p50_ms", "latency_p99_ms")),
-            outcome_words(status.get("outcomes", {})),
+            *(number(status.get(key)) for key in ("consumed_per_s", "lag_records", "queued_records")),
         )
     return table
 
 
-def _batches(children: Iterable[ChildFacts]) -> Table:
-    table = Table("process", "model", "last batch (why)", title="batches", title_justify="left", expand=True)
+def _routes(children: Iterable[ChildFacts]) -> Table:
+    table = _table("route", "by", right=("predictions/s", "p50 ms", "p99 ms"))
+    table.add_column("outcomes")
     for facts in children:
-        for model, batch in (facts.status or {}).get("batches", {}).items():
-            table.add_row(facts.plan.name, model, size_words(batch))
+        for route, figures in (facts.status or {}).get("routes", {}).items():
+            table.add_row(
+                route,
+                facts.plan.name,
+                *(number(figures.get(key)) for key in ("rate_per_s", "latency_p50_ms", "latency_p99_ms")),
+                outcome_words(figures.get("outcomes", {})),
+            )
     return table
 
 
-def _weights(children: Iterable[ChildFacts]) -> Table:
-    table = Table("route", "model", "weight", title="weights", title_justify="left", expand=True)
-    newest: dict[str, Mapping[str, float]] = {}
+def _models(children: Sequence[ChildFacts]) -> Table:
+    table = _table("model", "in", "last batch (why)", "weight")
+    weights = newest_weights(children)
+    seen = set()
     for facts in children:
-        newest |= (facts.status or {}).get("weights", {})
-    for route, weights in newest.items():
-        heaviest = max(weights.values(), default=0.0) or 1.0
-        for model, weight in sorted(weights.items(), key=lambda pair: -pair[1]):
-            bar = "█" * round(_BAR_CELLS * weight / heaviest)
-            table.add_row(route, model, f"{weight:.3f} {bar}")
+        for model, batch in (facts.status or {}).get("batches", {}).items():
+            seen.add(model)
+            table.add_row(model, facts.plan.name, size_words(batch), _weight_bars(model, weights))
+    for model in sorted({model for route in weights.values() for model in route} - seen):
+        table.add_row(model, "", "", _weight_bars(model, weights))
+    return table
+
+
+def _weight_bars(model: str, weights: Mapping[str, Mapping[str, float]]) -> str:
+    bars = []
+    for route, of_models in weights.items():
+        if model in of_models:
+            heaviest = max(of_models.values()) or 1.0
+            bar = "█" * round(_BAR_CELLS * of_models[model] / heaviest)
+            bars.append(f"{of_models[model]:.3f} {bar}{f' {route}' if len(weights) > 1 else ''}")
+    return "\n".join(bars)
+
+
+def _table(*headings: str, right: Iterable[str] = ()) -> Table:
+    table = Table(*headings, box=None, expand=True, header_style="dim", padding=(0, 2, 0, 0))
+    for heading in right:
+        table.add_column(heading, justify="right")
     return table

@@ -123,7 +123,7 @@ def test_a_request_is_followed_from_send_to_show(config: Path) -> None:
     story = run("show", config, ref).stdout.splitlines()
     assert story[0].startswith(f"request {ref} of ")
     assert [text.split(" ms  ")[1].split()[0] for text in story[1:4]] == ["request", "prediction", "feedback"]
-    assert "label 42, confidence 0.5" in story[2]
+    assert "label 42.0, confidence 0.5" in story[2]
     assert f'{ref} {{"id":"{ref}","label":42,"reward":0.5}}' in story[3]
     (told_json,) = run_json("show", config, ref)
     assert told_json["predictions"][0]["value"]["outputs"][0]["data"] == [42]
@@ -180,7 +180,7 @@ def test_a_request_that_nobody_answers_ends_with_words(broker: BrokerForTests) -
         (["send", "CONFIG", "--app", "x", "[1]"], 2, "name the app once"),
         (["feedback", "CONFIG", "nonsense", "--label", "1"], 2, "'nonsense' is no ref"),
         (["feedback", "CONFIG", "0-0"], 2, "needs a label or a reward"),
-        (["feedback", "CONFIG", "--label", "1"], 2, "Missing argument"),
+        (["feedback", "CONFIG", "--label", "1"], 2, "expected the request's ref, such as 2-17; got nothing"),
         (["tail", "CONFIG", "answer"], 2, "'answer' is no topic of an app; there are: requests, answers"),
         (["show", "CONFIG", "0-999999"], 1, "no request stands at 0-999999"),
         (["show", "--app", "nobody", "--bootstrap-servers", "SERVERS", "0-0"], 5, "has no topic nobody.requests.v1"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import pty
 import queue
 import signal
 import subprocess
@@ -320,3 +322,30 @@ def test_the_same_app_twice_is_refused(tmp_path: Path) -> None:
             assert f"runs already under `streamserve up` (process {up.process.pid}" in "".join(second.stderr)
         up.process.send_signal(signal.SIGTERM)
         assert up.end() == 0
+
+
+@pytest.mark.slow
+def test_in_a_terminal_it_shows_a_live_view(tmp_path: Path) -> None:
+    config = project(tmp_path, FUSED)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamserve.cli", "up", config.name],
+        cwd=tmp_path,
+        env={**os.environ, "STREAMSERVE_STATE": str(tmp_path / "state"), "TERM": "xterm"},
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = b""
+    with process, os.fdopen(ours, "rb", buffering=0) as terminal:
+        while b"ready after" not in shown or b"serving" not in shown:
+            shown += terminal.read(65_536)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while more := terminal.read(65_536):
+                shown += more
+        assert process.wait(TIMEOUT_S) == 0
+    assert b"tiny on Kafka at " in shown
+    assert b"stopped after" in shown
+    assert (tmp_path / "state" / "tiny" / "logs" / "worker-main-0.log").stat().st_size > 0

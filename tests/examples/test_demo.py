@@ -91,7 +91,7 @@ def test_a_request_without_a_record_is_seen_and_counts_as_wrong() -> None:
 
 @pytest.mark.parametrize(
     ("second", "different"),
-    [({}, 0), ({"total_ms": 99, "append_ms": START_MS}, 0), ({"label": 5}, 1), ({"outcome": "partial"}, 1)],
+    [({}, 0), ({"append_ms": START_MS, "answered": 3}, 0), ({"label": 5}, 1), ({"outcome": "partial"}, 1)],
 )
 def test_two_records_of_one_request_are_told_apart(second: dict[str, object], different: int) -> None:
     def answer(number: int, request: Request, at_ms: int) -> list[Terminal]:
@@ -152,6 +152,14 @@ def test_what_is_good_enough(changes: dict[str, object], good: bool) -> None:
     judged = score(run_of(answer))
     assert check(judged, "in time") is good
     assert judged.good_share == pytest.approx(1.0 if good else 0.98)
+
+
+@pytest.mark.parametrize(("defaults", "passed"), [(15, True), (16, False)])
+def test_most_default_answers(defaults: int, passed: bool) -> None:
+    def answer(number: int, request: Request, at_ms: int) -> list[Terminal]:
+        return [terminal(at_ms, request.truth, outcome="default" if number < defaults else "ok")]
+
+    assert check(score(run_of(answer)), "default answers") is passed
 
 
 def test_a_request_without_a_timestamp_was_not_in_time() -> None:
@@ -307,7 +315,6 @@ def test_reads_what_streamserve_writes() -> None:
         label=7,
         answered=3,
         missing={"slow@1": "late"},
-        total_ms=9,
     )
     assert (expired.outcome, expired.label, expired.answered) == ("expired", None, 0)
 

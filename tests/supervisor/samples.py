@@ -10,11 +10,18 @@ from streamserve.supervisor.plan import ProcessPlan
 READY = News(event="ready", words="ready now", facts={"bootstrap_servers": "host:1"})
 STATUS: dict[str, Any] = {
     "role": "worker main",
-    "rate_per_s": 201.4,
+    "consumed_per_s": 201.4,
+    "rate_per_s": 199.0,
     "lag_records": 3,
-    "latency_p50_ms": 4.0,
-    "latency_p99_ms": 9.5,
-    "outcomes": {"ok": 1003, "partial": 2, "default": 0},
+    "queued_records": 5,
+    "routes": {
+        "digits": {
+            "rate_per_s": 199.0,
+            "latency_p50_ms": 4.0,
+            "latency_p99_ms": 9.5,
+            "outcomes": {"ok": 1003, "partial": 2, "default": 0},
+        }
+    },
     "batches": {"forest@1": {"size": 12, "why": "drained"}},
     "weights": {"digits": {"linear@1": 0.29, "forest@1": 0.71}},
 }

@@ -132,15 +132,18 @@ def test_plain_lines_say_how_it_goes_every_5_s(pipe: Pipe, other: Pipe) -> None:
         now[0] += 1.0
     outlet.heard("worker-main-0", "hello")
     outlet.close()
-    assert read_to_end(pipe) == ["ready now", *[plain_status(facts(STATUS))] * 3]
+    assert read_to_end(pipe) == [
+        "ready now",
+        *[plain_status(facts(STATUS)), "weights of digits: forest@1 0.71 linear@1 0.29"] * 3,
+    ]
     assert os.read(other[0], 1000) == b"[worker-main-0] hello\n"
 
 
 def test_a_process_in_one_line() -> None:
     assert plain_status(facts()) == "worker-main-0: serving"
     assert plain_status(facts(STATUS)) == (
-        "worker-main-0: 201/s, lag 3, latency p50 4 ms, p99 9.5 ms, forest@1 batch 12 (drained), ok 1,003 partial 2, "
-        "weights of digits: forest@1 0.71 linear@1 0.29"
+        "worker-main-0: reads 201/s, lag 3, forest@1 batch 12 (drained), "
+        "digits 199/s p50 4 ms p99 9.5 ms ok 1,003 partial 2"
     )
 
 

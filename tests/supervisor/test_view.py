@@ -12,7 +12,7 @@ import time
 
 from rich.console import Console
 
-from streamserve.supervisor.news import News
+from streamserve.supervisor.news import News, Snapshot
 from streamserve.supervisor.view import LiveView, render
 from tests.supervisor.samples import READY, STATUS, snapshot
 
@@ -23,25 +23,46 @@ def drawn(console_file: io.StringIO) -> Console:
     return Console(file=console_file, width=140, force_terminal=False)
 
 
-def test_it_shows_processes_batches_and_weights() -> None:
+def picture(of: Snapshot | None, *news: str) -> str:
     console = drawn(io.StringIO())
     with console.capture() as captured:
-        console.print(render(snapshot(STATUS), ["something happened"]))
-    text = captured.get()
-    for words in ("tiny on Kafka at host:1", "worker-main-0", "4711", "201", "9.5", "ok 1,003 partial 2"):
-        assert words in text
-    for words in ("forest@1", "12 (drained)", "digits", "0.710 ████", "something happened"):
-        assert words in text
+        console.print(render(of, news))
+    return captured.get()
+
+
+def line(text: str, start: str) -> list[str]:
+    """The words of the one line that begins so."""
+    (found,) = [line.split() for line in text.splitlines() if line.startswith(start)]
+    return found
+
+
+def test_it_shows_processes_routes_and_models() -> None:
+    text = picture(snapshot(STATUS), "something happened")
+    assert "tiny on Kafka at host:1" in text
+    assert line(text, "worker-main-0") == ["worker-main-0", "serving", "4711", "1", "201", "3", "5"]
+    assert line(text, "digits") == ["digits", "worker-main-0", "199", "4", "9.5", "ok", "1,003", "partial", "2"]
+    assert line(text, "forest@1") == ["forest@1", "worker-main-0", "12", "(drained)", "0.710", "█" * 24]
+    assert line(text, "linear@1") == ["linear@1", "0.290", "█" * 10]
+    assert "something happened" in text
+
+
+def test_it_fits_a_small_terminal() -> None:
+    batches = {f"model-{index}@1": {"size": 1, "why": "drained"} for index in range(5)}
+    text = picture(snapshot(STATUS | {"batches": batches}), *["news"] * 6)
+    assert len(text.splitlines()) <= 24
+
+
+def test_weights_of_several_routes_name_them() -> None:
+    text = picture(snapshot(STATUS | {"weights": {"a": {"forest@1": 1.0}, "b": {"forest@1": 0.0}}}))
+    assert line(text, "forest@1")[-1] == "a"
+    assert "0.000" in text
 
 
 def test_it_shows_processes_that_have_said_nothing_yet() -> None:
-    console = drawn(io.StringIO())
-    with console.capture() as captured:
-        console.print(render(snapshot(), []))
-        console.print(render(None, ["starting Kafka"]))
-    assert "serving" in captured.get()
-    assert "starting Kafka" in captured.get()
-    assert "weights" not in captured.get()
+    text = picture(snapshot())
+    assert line(text, "worker-main-0")[1] == "serving"
+    assert "outcomes" not in text
+    assert "starting Kafka" in picture(None, "starting Kafka")
 
 
 def test_the_last_picture_stays() -> None:

@@ -24,4 +24,4 @@ class AggregatorLaws(ServingLaws):
 
 
 def test_the_laws_hold() -> None:
-    check_laws(AggregatorLaws, examples=80, steps=40)
+    check_laws(AggregatorLaws, examples=50, steps=25)

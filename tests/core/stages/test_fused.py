@@ -36,4 +36,4 @@ class WaitingLaws(FusedLaws):
 
 @pytest.mark.parametrize("case", [FusedLaws, WaitingLaws])
 def test_the_laws_hold(case: type[ServingLaws]) -> None:
-    check_laws(case, examples=60, steps=40)
+    check_laws(case, examples=40, steps=25)

@@ -21,4 +21,4 @@ class WorkerLaws(ServingLaws):
 
 
 def test_the_laws_hold() -> None:
-    check_laws(WorkerLaws, examples=60, steps=40)
+    check_laws(WorkerLaws, examples=40, steps=25)

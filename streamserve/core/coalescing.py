@@ -1,0 +1,113 @@
+"""The worker's cache at work: which requests of a batch are known, which repeat one that is under way, which must run."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from streamserve.core.cache import CachedRows, ResultCache, frozen_copy, input_key
+from streamserve.core.desk import Batch, ModelRules
+from streamserve.core.messages import I64, Flags, Outputs
+from streamserve.core.outputs import alike, joined
+from streamserve.core.rows import ranges, starts_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SortedOut:
+    """A batch, sorted out; numbers are indices of its requests."""
+
+    known: list[tuple[I64, Outputs]]
+    """Requests that the cache answers, with their rows one after the other."""
+    lead: I64
+    """Those that must run."""
+    keys: tuple[Hashable, ...]
+    """Of `lead`."""
+    hits: int
+    followers: int
+
+
+class Coalescing:
+    """Result caches by model, and who follows whom. A follower is a handle that waits for the call of an equal input."""
+
+    def __init__(self) -> None:
+        self._caches: dict[str, ResultCache] = {}
+        self._followers: dict[Hashable, list[int]] = {}
+
+    def sort_out(self, rules: ModelRules, batch: Batch) -> SortedOut:
+        cache = self._caches.setdefault(rules.model, ResultCache(rules.cache_bytes))
+        hits: list[tuple[int, CachedRows]] = []
+        lead: list[int] = []
+        keys: list[Hashable] = []
+        starts = starts_of(batch.n_rows)
+        for i in range(len(batch)):
+            key = input_key(rules.model, batch.inputs[starts[i] : starts[i + 1]])
+            known = cache.get(key)
+            if known is not None:
+                hits.append((i, known))
+            elif key in self._followers:
+                self._followers[key].append(int(batch.handles[i]))
+            else:
+                self._followers[key] = []
+                keys.append(key)
+                lead.append(i)
+        return SortedOut(
+            known=_in_groups(hits),
+            lead=np.array(lead, np.int64),
+            keys=tuple(keys),
+            hits=len(hits),
+            followers=len(batch) - len(hits) - len(lead),
+        )
+
+    def remember(self, model: str, batch: Batch, outputs: Outputs | None, good: Flags) -> None:
+        """Put what a call said of its good requests into the cache."""
+        if outputs is None or not good.any():
+            return
+        cache, starts = self._caches[model], starts_of(batch.n_rows)
+        for i in np.flatnonzero(good).tolist():
+            rows = slice(int(starts[i]), int(starts[i + 1]))
+            probabilities = outputs.probabilities
+            entry = CachedRows(
+                labels=frozen_copy(outputs.labels[rows]),
+                probabilities=None if probabilities is None else frozen_copy(probabilities[rows]),
+                classes=outputs.classes,
+            )
+            cache.put(batch.keys[i], entry)
+
+    def followers(self, key: Hashable) -> Sequence[int]:
+        return self._followers.get(key, ())
+
+    def release(self, key: Hashable) -> Sequence[int]:
+        """The followers of an input whose call is over."""
+        return self._followers.pop(key, ())
+
+
+def _in_groups(hits: list[tuple[int, CachedRows]]) -> list[tuple[I64, Outputs]]:
+    """Hits whose rows can stand in one array, together: each group is one record of answers."""
+    groups: list[tuple[list[int], list[Outputs]]] = []
+    for i, rows in hits:
+        outputs = Outputs(labels=rows.labels, probabilities=rows.probabilities, classes=rows.classes)
+        for indices, found in groups:
+            if alike(found[0], outputs) and found[0].labels.dtype == outputs.labels.dtype:
+                indices.append(i)
+                found.append(outputs)
+                break
+        else:
+            groups.append(([i], [outputs]))
+    return [(np.array(indices, np.int64), joined(found)) for indices, found in groups]
+
+
+def subset(batch: Batch, rows: I64, number: int) -> Batch:
+    """These requests of a batch, without their cache keys."""
+    starts = starts_of(batch.n_rows)
+    return replace(
+        batch,
+        number=number,
+        handles=batch.handles[rows],
+        n_rows=batch.n_rows[rows],
+        inputs=batch.inputs[ranges(starts[:-1][rows], batch.n_rows[rows])],
+        columns={name: column[rows] for name, column in batch.columns.items()},
+        ids=[batch.ids[i] for i in rows.tolist()],
+        keys=(),
+    )
