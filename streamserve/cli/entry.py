@@ -30,11 +30,16 @@ class Lazy:
 COMMANDS = {
     "check": Lazy("check", "check", "Load and try each model; look at config and topics."),
     "init": Lazy("init", "init", "Write a project that serves at once."),
+    "up": Lazy("up", "up", "Run an app: a Kafka of its own, the topics and every role."),
     "topics": Lazy("topics", "app", "The app's topics on its Kafka: create, plan, check."),
     "broker": Lazy("broker", "app", "A real Kafka of our own: start, stop, status."),
     "worker": Lazy("roles", "worker", "One worker process of a pool."),
     "aggregate": Lazy("roles", "aggregate", "One aggregator process."),
     "learn": Lazy("roles", "learn", "One learner process."),
+    "send": Lazy("client", "send", "Send requests and show their predictions."),
+    "feedback": Lazy("client", "feedback", "Say what a prediction should have been."),
+    "tail": Lazy("client", "tail", "Follow a topic."),
+    "show": Lazy("client", "show", "One request's story across the topics."),
 }
 
 

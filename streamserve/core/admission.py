@@ -15,9 +15,13 @@ from streamserve.core.messages import I64, INITIAL_EPOCH, PROBABILITY_ONE, Choic
 from streamserve.core.reasons import Reason
 from streamserve.core.routes import AppRules
 
-#: Headers that differ from request to request; the others are parsed once per distinct set.
+_ROUTE, _MODEL, _BUDGET = "ss-route", "mlserver-model", "ss-deadline-ms"
+#: All that decides what is asked for; parsed once per distinct set, whatever else an application sends.
+_ASKING = frozenset({_ROUTE, _MODEL, _BUDGET})
+#: Headers that differ from request to request.
 _OWN_HEADERS = frozenset({"ce_id", "traceparent", "ce_time", "tracestate", "ce_traceparent", "ce_tracestate"})
 _MEMO_LIMIT = 4096
+_MOST_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,6 +59,7 @@ class Admission:
         self._epochs = epochs
         self._routes = {route.name: index for index, route in enumerate(rules.routes)}
         self._memo: dict[Headers, int] = {}
+        self._asked: dict[Headers, int] = {}
         self._asks: list[_Ask] = []
         self._ask_route = np.zeros(0, np.int64)
         self._ask_budget = np.zeros(0, np.int64)
@@ -75,12 +80,15 @@ class Admission:
         traces: list[bytes | None] = [None] * n
         if len(self._asks) > _MEMO_LIMIT:
             self._forget()
+        elif len(self._memo) > _MEMO_LIMIT:
+            self._memo.clear()
         memo = self._memo
         numbers = [memo.get(headers, -1) for headers in requests.headers]
         if -1 in numbers:
             for i, number in enumerate(numbers):
                 if number < 0:
                     numbers[i], ids[i], traces[i] = self._look_up(requests.headers[i])
+            self._arrange()
         ask = np.array(numbers, np.int64)
         route = self._ask_route[ask]
         mask = self._ask_mask[ask]
@@ -123,26 +131,28 @@ class Admission:
 
     def _look_up(self, headers: Headers) -> tuple[int, str | None, bytes | None]:
         own = {name: value for name, value in headers if name in _OWN_HEADERS}
-        common = headers if not own else tuple(pair for pair in headers if pair[0] not in _OWN_HEADERS)
-        number = self._memo.get(common, -1)
+        asking = tuple(pair for pair in headers if pair[0] in _ASKING)
+        number = self._asked.get(asking, -1)
         if number < 0:
-            number = self._remember(common)
+            number = self._asked[asking] = len(self._asks)
+            self._asks.append(self._parse(asking))
+        if not own:
+            self._memo[headers] = number
         trace = own.get("traceparent") or own.get("ce_traceparent")
         event_id = own.get("ce_id")
         return number, event_id.decode("utf-8", "replace") if event_id else None, trace
 
-    def _remember(self, common: Headers) -> int:
-        number = len(self._asks)
-        ask = self._parse(common)
-        self._memo[common] = number
-        self._asks.append(ask)
-        self._ask_route = np.append(self._ask_route, ask.route)
-        self._ask_budget = np.append(self._ask_budget, ask.budget_ms)
-        self._ask_mask = np.append(self._ask_mask, np.uint64(ask.mask))
-        return number
+    def _arrange(self) -> None:
+        """Columns of what was asked for the first time."""
+        new = self._asks[len(self._ask_route) :]
+        if new:
+            self._ask_route = np.append(self._ask_route, np.array([ask.route for ask in new], np.int64))
+            self._ask_budget = np.append(self._ask_budget, np.array([ask.budget_ms for ask in new], np.int64))
+            self._ask_mask = np.append(self._ask_mask, np.array([ask.mask for ask in new], np.uint64))
 
     def _forget(self) -> None:
         self._memo.clear()
+        self._asked.clear()
         self._asks.clear()
         self._ask_route, self._ask_budget = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._ask_mask = np.zeros(0, np.uint64)
@@ -152,22 +162,22 @@ class Admission:
         try:
             words = {
                 name: value.decode("utf-8")
-                for name in ("ss-route", "mlserver-model", "ss-deadline-ms")
+                for name in (_ROUTE, _MODEL, _BUDGET)
                 if (value := named.get(name)) is not None
             }
         except UnicodeDecodeError as error:
             return self._refuse(-1, Reason.BAD_HEADER, f"a header of ours is not UTF-8: {error.object[:40]!r}")
         ask = self._route_of(words)
-        if ask.error or "ss-deadline-ms" not in words:
+        if ask.error or _BUDGET not in words:
             return ask
-        return self._with_budget(ask, words["ss-deadline-ms"])
+        return self._with_budget(ask, words[_BUDGET])
 
     def _route_of(self, words: Mapping[str, str]) -> _Ask:
         routes = self._rules.routes
-        name = words.get("ss-route")
+        name = words.get(_ROUTE)
         if name is None:
-            if "mlserver-model" in words:
-                return self._by_model(words["mlserver-model"])
+            if _MODEL in words:
+                return self._by_model(words[_MODEL])
             if len(routes) == 1:
                 return _Ask(route=0, budget_ms=routes[0].deadline_ms)
             return self._refuse(-1, Reason.UNKNOWN_ROUTE, f"header ss-route is needed: one of {self._names()}")
@@ -190,10 +200,9 @@ class Admission:
 
     def _with_budget(self, ask: _Ask, text: str) -> _Ask:
         limit = self._rules.max_deadline_ms
-        try:
-            budget = int(text)
-        except ValueError:
-            budget = 0
+        digits = text.strip()
+        # Python would also take 1_000 and the digits of other scripts.
+        budget = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < _MOST_DIGITS else 0
         if not 1 <= budget <= limit:
             words = f"ss-deadline-ms must be a whole number of milliseconds from 1 to {limit}, not {text[:40]!r}"
             return self._refuse(ask.route, Reason.BAD_DEADLINE, words)

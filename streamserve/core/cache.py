@@ -35,7 +35,7 @@ def input_key(model: str, rows: AnyArray) -> Hashable:
     if rows.dtype == object:
         values = rows.ravel().tolist()
         if not all(isinstance(value, str) for value in values):  # 1, 1.0 and True are equal, and not the same input
-            values = [f"{type(value).__name__}:{value!r}" for value in values]
+            return (model, rows.shape, "mixed", tuple(f"{type(value).__name__}:{value!r}" for value in values))
         return (model, rows.shape, tuple(values))
     return (model, rows.dtype.str, rows.shape, rows.tobytes())
 

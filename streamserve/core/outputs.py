@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamserve.core.messages import F64, I64, U8, Flags, Outputs
+from streamserve.core.messages import F64, I64, U8, AnyArray, Flags, Outputs
 from streamserve.core.reasons import Missing
 
 _ROUNDING = 1e-6
@@ -49,16 +49,18 @@ def _wrong_form(outputs: Outputs, total: int) -> str:
         got = len(outputs.labels) if outputs.labels.ndim else "no"
         return f"the model returned {got} rows for a batch of {total}"
     probabilities = outputs.probabilities
-    if probabilities is None:
-        return ""
+    return "" if probabilities is None else _wrong_probabilities(probabilities, outputs.classes, total)
+
+
+def _wrong_probabilities(probabilities: F64, classes: AnyArray | None, total: int) -> str:
     if probabilities.ndim != 2 or len(probabilities) != total:
         return f"the model returned probabilities of shape {probabilities.shape} for a batch of {total} rows"
     if not probabilities.shape[1]:
         return "the model returned probabilities without a column"
     if probabilities.size and not _within_unit(probabilities):
         return "the model returned probabilities that are not between 0 and 1"
-    if outputs.classes is not None and len(outputs.classes) != probabilities.shape[1]:
-        return f"the model names {len(outputs.classes)} classes for {probabilities.shape[1]} columns of probabilities"
+    if classes is not None and len(classes) != probabilities.shape[1]:
+        return f"the model names {len(classes)} classes for {probabilities.shape[1]} columns of probabilities"
     return ""
 
 

@@ -222,7 +222,7 @@ class Window:
         table["present"][at[rows]] |= np.uint64(1 << bit)
 
     def _form_of(self, answers: Answers, route: int) -> int:
-        """Number of the labels' form. The first answer to a request fixes it: other forms cannot be combined with it."""
+        """Number of the labels' form. A request's first answer fixes it: other forms cannot be combined with it."""
         if answers.labels is None:
             return 0
         shape = answers.labels.shape[1:]

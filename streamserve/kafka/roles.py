@@ -8,13 +8,14 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from streamserve.assembly import app_rules, model_rules, model_specs
 from streamserve.core.codec import InputCodec
+from streamserve.core.desk import ModelRules
 from streamserve.core.epochs import EpochTable
 from streamserve.core.messages import AnyArray
 from streamserve.core.records import StateRecord
@@ -42,7 +43,7 @@ from streamserve.kafka.signals import stopping_by_signal
 from streamserve.kafka.states import StatesFollower
 from streamserve.kafka.writer import KafkaWriter
 from streamserve.runtimes import load
-from streamserve.runtimes.base import Runtime
+from streamserve.runtimes.base import Runtime, Sampled
 from streamserve.settings import Settings
 from streamserve.topics.names import Kind, topic_name
 
@@ -59,6 +60,8 @@ class Start:
     """None: the config's."""
     status_file: Path | None = None
     """Gets one line of JSON once the role serves."""
+    loaded: Callable[[], None] = lambda: None
+    """Called, and waited for, when all is loaded that needs no broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +87,10 @@ async def run_worker(settings: Settings, pool: str, start: Start = Start()) -> N
 
     Raises ConfigError, ModelError, BrokerError, TopicsDiffer: what keeps it from serving.
     """
-    app = await _app(settings)
     runtimes = _runtimes(settings, pool)
-    models = model_rules(settings, pool)
+    start.loaded()
+    app = await _app(settings)
+    models = _form_of_rows(model_rules(settings, pool), runtimes)
     epochs = EpochTable(app.rules)
     if settings.fused:
         stage: Stage = FusedStage(app.rules, models, app.codecs, epochs)
@@ -115,6 +119,7 @@ async def run_aggregate(settings: Settings, start: Start = Start()) -> None:
             f"{settings.path}: this app is fused: its pool's workers write the predictions themselves. "
             'Start `streamserve worker`, or set [app] fused = "never"'
         )
+    start.loaded()
     app = await _app(settings)
     topics = app.topics
     role = Role(
@@ -140,6 +145,7 @@ async def run_aggregate(settings: Settings, start: Start = Start()) -> None:
 
 async def run_learn(settings: Settings, start: Start = Start()) -> None:
     """Join feedback with predictions and learn from it: two stages in one process. Raises as `run_worker`."""
+    start.loaded()
     app = await _app(settings)
     join, update = _join_role(app), _update_role(app)
     services = [
@@ -227,12 +233,24 @@ def _runtimes(settings: Settings, pool: str) -> dict[str, Runtime]:
     return {spec.model_id: load(spec, base_dir=settings.base_dir) for spec in model_specs(settings, pool)}
 
 
-def _warmer(runtimes: Mapping[str, Runtime]) -> Callable[[ModelRunner], Any]:
-    def sample_of(runtime: Runtime) -> AnyArray | None:
-        sample = getattr(runtime, "sample", None)
-        return sample() if callable(sample) else None
+def _sample_of(runtime: Runtime) -> AnyArray | None:
+    return runtime.sample() if isinstance(runtime, Sampled) else None
 
-    return lambda runner: runner.warm({model: sample_of(runtime) for model, runtime in runtimes.items()})
+
+def _warmer(runtimes: Mapping[str, Runtime]) -> Callable[[ModelRunner], Any]:
+    return lambda runner: runner.warm({model: _sample_of(runtime) for model, runtime in runtimes.items()})
+
+
+def _form_of_rows(rules: Mapping[str, ModelRules], runtimes: Mapping[str, Runtime]) -> dict[str, ModelRules]:
+    """The rules, with the form of row that each model takes where it says: other rows are refused without a call."""
+    known = {}
+    for model, rule in rules.items():
+        sample = _sample_of(runtimes[model])
+        if sample is None:
+            known[model] = rule
+        else:
+            known[model] = replace(rule, trailing_shape=sample.shape[1:], takes_text=sample.dtype == object)
+    return known
 
 
 def _service(

@@ -60,17 +60,15 @@ def outcome_of(
 
 def learn_once(policy: Policy, state: Any, losses: Mapping[str, float], offset: int) -> Any:
     """Draw as a request at this offset would, and learn what the drawn models' losses say."""
-    return _learn_drawn(policy, state, policy.distribution(state, MODELS), losses, offset)
-
-
-def _learn_drawn(
-    policy: Policy, state: Any, distribution: Distribution, losses: Mapping[str, float], offset: int
-) -> Any:
+    distribution = policy.distribution(state, MODELS)
     masks, probabilities = pick(distribution, 0, np.array([offset], np.int64), salt=7)
-    chosen = [model for bit, model in enumerate(MODELS) if int(masks[0]) >> bit & 1]
+    return policy.learn(state, _drawn(int(masks[0]), int(probabilities[0]), losses, offset))
+
+
+def _drawn(mask: int, probability: int, losses: Mapping[str, float], offset: int) -> OutcomeRecord:
+    chosen = [model for bit, model in enumerate(MODELS) if mask >> bit & 1]
     seen = {model: losses[model] for model in chosen}
-    probability = int(probabilities[0]) / PROBABILITY_ONE
-    return policy.learn(state, outcome_of(seen, chosen=chosen, probability=probability, offset=offset))
+    return outcome_of(seen, chosen=chosen, probability=probability / PROBABILITY_ONE, offset=offset)
 
 
 def law_distribution_is_exact(policy: Policy) -> None:
@@ -120,16 +118,22 @@ def law_bad_losses_teach_nothing(policy: Policy) -> None:
         assert _text(policy, policy.learn(state, unknown)) == text, "learnt from an unknown model"
 
 
-def law_extreme_losses_stay_finite(policy: Policy, n: int = 5_000) -> None:
+def law_extreme_losses_stay_finite(policy: Policy, n: int = 20_000) -> None:
     """n outcomes each, all 0, all 1, alternating, one model always wrong: probabilities stay exact, weights finite."""
     right, wrong = dict.fromkeys(MODELS, 0.0), dict.fromkeys(MODELS, 1.0)
-    for even, odd in ((right, right), (wrong, wrong), (right, wrong), (right | {MODELS[0]: 1.0},) * 2):
+    for pattern in ((right, right), (wrong, wrong), (right, wrong), (right | {MODELS[0]: 1.0},) * 2):
         state = policy.initial(MODELS)
-        for offset in range(n):
-            if offset % _PUBLISHED_EVERY == 0:
-                distribution = policy.distribution(state, MODELS)
-                _check_distribution(distribution, len(MODELS))
-            state = _learn_drawn(policy, state, distribution, odd if offset % 2 else even, offset)
+        for first in range(0, n, _PUBLISHED_EVERY):
+            distribution = policy.distribution(state, MODELS)
+            _check_distribution(distribution, len(MODELS))
+            offsets = np.arange(first, first + _PUBLISHED_EVERY, dtype=np.int64)
+            masks, probabilities = pick(distribution, 0, offsets, salt=7)
+            outcomes: dict[tuple[int, int], OutcomeRecord] = {}
+            for turn, (mask, probability) in enumerate(zip(masks.tolist(), probabilities.tolist(), strict=True)):
+                outcome = outcomes.get((mask, turn % 2))
+                if outcome is None:
+                    outcome = outcomes[mask, turn % 2] = _drawn(mask, probability, pattern[turn % 2], first)
+                state = policy.learn(state, outcome)
         _check_distribution(policy.distribution(state, MODELS), len(MODELS))
         _text(policy, state)
 

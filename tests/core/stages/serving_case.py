@@ -159,9 +159,7 @@ class ServingLaws(StageLaws):
         if self.takes_answers:
             answer = st.tuples(st.integers(0, 11), st.sampled_from([0, 0, 0, 0, 1, 3, 4]), st.booleans())
             seeds += [
-                st.tuples(
-                    st.just("answers"), number, st.sampled_from(MODELS), st.sampled_from("rst"), st.lists(answer)
-                )
+                st.tuples(st.just("answers"), number, st.sampled_from(MODELS), st.sampled_from("rst"), st.lists(answer))
             ] * 3
         return st.one_of(seeds)
 
@@ -189,7 +187,9 @@ class ServingLaws(StageLaws):
             value = {"empty": None, "junk": b"\xffjunk"}.get(body) if isinstance(body, str) else None
             if rows:
                 ids = b"" if len(body) % 2 else b"id"
-                value = ids + b":" + b";".join(b"%d,%d" % (b, self.number(number, offset, i)) for i, b in enumerate(body))
+                value = (
+                    ids + b":" + b";".join(b"%d,%d" % (b, self.number(number, offset, i)) for i, b in enumerate(body))
+                )
             append_ms = self.now_ms - age
             deadline_ms = append_ms + {"short": 30}.get(name, 0 if name in _BAD else 100)
             p.values.append((value, _HEADERS[name], append_ms, deadline_ms, 0 if name in _BAD else rows))
@@ -366,7 +366,9 @@ class ServingLaws(StageLaws):
         assert 1 <= len(effect.inputs) <= 8, "a batch above its cap"
         for number in effect.inputs[:, 1].astype(int).tolist():
             partition, offset = divmod(number // 20, SHARE)
-            assert self.deadlines[partition, offset] - GUARD_MS > self.now_ms, "a call for a request that cannot make it"
+            assert self.deadlines[partition, offset] - GUARD_MS > self.now_ms, (
+                "a call for a request that cannot make it"
+            )
 
     def _check_records(self, effect: EmitPredictions) -> None:
         block = effect.predictions
@@ -379,7 +381,9 @@ class ServingLaws(StageLaws):
             assert not late or expired or block.late[i], f"{outcome} after its deadline, not marked late"
             assert late or not block.late[i], "marked late, and in time"
             assert not (late and outcome is Outcome.DEFAULT), "a default after the deadline"
-            said = block.labels[block.row_starts[i] : block.row_starts[i + 1]].tolist() if block.labels is not None else []
+            said = (
+                block.labels[block.row_starts[i] : block.row_starts[i + 1]].tolist() if block.labels is not None else []
+            )
             if outcome in (Outcome.OK, Outcome.PARTIAL):
                 numbers = [self.number(block.partition, offset, row) for row in range(rows)]
                 assert len(said) == rows, "rows are missing"
@@ -411,7 +415,9 @@ class ServingLaws(StageLaws):
         counts = Counter(p.predictions)
         for offset in p.offsets:
             n = counts[offset]
-            assert n == 1 or (n > 1 and (number, offset) in self.may_repeat), f"{n} terminal records for {number}-{offset}"
+            assert n == 1 or (n > 1 and (number, offset) in self.may_repeat), (
+                f"{n} terminal records for {number}-{offset}"
+            )
 
 
 __all__ = ["CODECS", "MODELS", "START_MS", "ServingLaws", "label_of", "model_rules", "rules"]
