@@ -8,6 +8,8 @@
     ├── BrokerError            no broker answers, or ours cannot be started
     ├── TopicsDiffer           the broker's topics are not those that the app declares
     ├── ContractError          a record of ours has a version or a shape that this code cannot read
+    ├── UnusableInput          a client cannot make a request of this input (`streamserve.client`)
+    ├── PredictionFailed       a prediction without an answer, by `raise_for_outcome` (`streamserve.client`)
     ├── PredictionTimeout      a client's request was not answered in deadline + grace
     └── ShuttingDown           the work was abandoned because the process is stopping
 

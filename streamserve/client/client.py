@@ -13,18 +13,18 @@ from typing import Any, Self
 
 from aiokafka.partitioner import murmur2
 
-from streamserve.client.connection import ClientLog, KafkaLog
+from streamserve.client.connection import ClientLog, KafkaLog, common_partitions
 from streamserve.client.explanations import Surroundings, timed_out
 from streamserve.client.feedback import UNSET, feedback_record
 from streamserve.client.inputs import Codec, Input, request_record
 from streamserve.client.matching import Matcher
 from streamserve.client.outbox import Outbox
-from streamserve.client.prediction import Prediction, TerminalRecord
+from streamserve.client.prediction import Prediction, TerminalRecord, terminal_records
 from streamserve.client.stream import PredictionStream
 from streamserve.client.submitted import GaveUp, Submitted
 from streamserve.client.targets import RouteHint, target_of_app, target_of_config
-from streamserve.errors import BrokerError, PredictionTimeout, ShuttingDown, StreamserveError, TopicsDiffer
-from streamserve.kafka.codecs.refs import REF_HEADER, format_ref, parse_ref
+from streamserve.errors import BrokerError, PredictionTimeout, ShuttingDown, StreamserveError
+from streamserve.kafka.codecs.refs import format_ref
 from streamserve.kafka.ports import Ack, At, Chunk
 from streamserve.topics import Kind, topic_name
 
@@ -141,7 +141,9 @@ class Client:
             for part in (self._lookups, self._reader, self._writer):
                 await part.start()
                 stack.push_async_callback(part.stop)
-            self._partitions = await self._count_partitions()
+            self._partitions = await common_partitions(
+                self._lookups, self.app, (self._requests, self._predictions), self._log.address
+            )
             places = [At(self._predictions, partition) for partition in range(self._partitions)]
             self._reader.read(await self._lookups.ends(places))
             self._outbox: Outbox[Submitted] = Outbox(
@@ -288,19 +290,6 @@ class Client:
         if self._running is None:
             raise StreamserveError(f"this client of app {self.app} does not run: use it inside `async with`")
 
-    async def _count_partitions(self) -> int:
-        counts = {topic: await self._lookups.partition_count(topic) for topic in (self._requests, self._predictions)}
-        missing = [topic for topic, count in counts.items() if not count]
-        if missing:
-            raise TopicsDiffer(
-                f"app {self.app} has no topic {' and no topic '.join(missing)} at {self._log.address}. "
-                "Make them: `streamserve up CONFIG`, or `streamserve topics create CONFIG`"
-            )
-        if len(set(counts.values())) > 1:
-            found = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
-            raise TopicsDiffer(f"an app's topics have the same number of partitions, but {found}")
-        return counts[self._requests]
-
     def _hint(self, route: str | None) -> RouteHint | None:
         if route is None and len(self._routes) == 1:
             return next(iter(self._routes.values()))
@@ -389,20 +378,6 @@ class Client:
             reading_trouble=self._reading_trouble,
         )
         return await timed_out(submitted, around, self._lookups)
-
-
-def terminal_records(chunk: Chunk) -> Iterable[TerminalRecord]:
-    """The chunk's records that have a ref of their own partition; others are none of ours."""
-    partition = chunk.at.partition
-    for append_ms, key, value, headers in zip(
-        chunk.append_ms.tolist(), chunk.keys, chunk.values, chunk.headers, strict=True
-    ):
-        for name, text in headers:
-            if name == REF_HEADER:
-                ref = parse_ref(text)
-                if ref is not None and ref[0] == partition:
-                    yield TerminalRecord(partition, ref[1], append_ms, key, value)
-                break
 
 
 def _feedback_sent(partition: int, batch: list[_Feedback], ack: Ack) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from aiokafka import TopicPartition
@@ -10,7 +10,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from streamserve.client.inputs import MAX_RECORD_BYTES
-from streamserve.errors import BrokerError
+from streamserve.errors import BrokerError, TopicsDiffer
 from streamserve.kafka.clients import KafkaLookups, KafkaReader
 from streamserve.kafka.ports import At, LogLookups, LogReader, LogWriter
 from streamserve.kafka.writer import KafkaWriter
@@ -64,6 +64,21 @@ class KafkaClientLookups(KafkaLookups):
         except (KafkaError, TimeoutError) as error:
             raise BrokerError(f"asking for offsets by time failed: {error!r}") from error
         return {At(tp.topic, tp.partition): place.offset for tp, place in found.items() if place is not None}
+
+
+async def common_partitions(lookups: ClientLookups, app: str, topics: Sequence[str], address: str) -> int:
+    """How many partitions each of an app's topics has. Raises TopicsDiffer where one is missing, or has others."""
+    counts = {topic: await lookups.partition_count(topic) for topic in topics}
+    missing = [topic for topic, count in counts.items() if not count]
+    if missing:
+        raise TopicsDiffer(
+            f"app {app} has no topic {' and no topic '.join(missing)} at {address}. "
+            "Make them: `streamserve up CONFIG`, or `streamserve topics create CONFIG`"
+        )
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+        raise TopicsDiffer(f"an app's topics have the same number of partitions, but {found}")
+    return counts[topics[0]]
 
 
 class KafkaLog:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, Self
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from streamserve.client.failures import PredictionFailed
 from streamserve.errors import ContractError, StreamserveError
-from streamserve.kafka.codecs.refs import format_ref
+from streamserve.kafka.codecs.refs import REF_HEADER, format_ref, parse_ref
 from streamserve.kafka.codecs.tensors import DATATYPES
+from streamserve.kafka.ports import Chunk
 
 #: Outcomes whose prediction has labels.
 ANSWERED = frozenset({"ok", "partial", "default"})
@@ -139,6 +140,20 @@ class _Value(msgspec.Struct):
     id: str
     outputs: list[_Tensor]
     parameters: _Parameters
+
+
+def terminal_records(chunk: Chunk) -> Iterator[TerminalRecord]:
+    """The chunk's records that have a ref of their own partition; others are none of ours."""
+    partition = chunk.at.partition
+    for append_ms, key, value, headers in zip(
+        chunk.append_ms.tolist(), chunk.keys, chunk.values, chunk.headers, strict=True
+    ):
+        for name, text in headers:
+            if name == REF_HEADER:
+                ref = parse_ref(text)
+                if ref is not None and ref[0] == partition:
+                    yield TerminalRecord(partition, ref[1], append_ms, key, value)
+                break
 
 
 _decode = msgspec.json.Decoder(_Value).decode

@@ -43,6 +43,10 @@ class _Send:
             self.future.set_result(Ack(error=self.error, offset=self.offset, append_ms=self.append_ms))
 
 
+_Shares = list[tuple[_Send, int]]
+"""Who has records in a batch, and how many records were in it before theirs."""
+
+
 class KafkaWriter:
     """`LogWriter` on Kafka: idempotent, acks from all, no linger."""
 
@@ -110,8 +114,8 @@ class KafkaWriter:
                 lambda done, sends=sends, producer=producer: self._acknowledged(at, producer, sends, done)
             )
 
-    def _fill(self, builder: Any, lane: deque[_Send]) -> tuple[Any, list[_Send]]:
-        sends: list[_Send] = []
+    def _fill(self, builder: Any, lane: deque[_Send]) -> tuple[Any, _Shares]:
+        sends: _Shares = []
         append = builder.append
         while lane:
             send = lane[0]
@@ -135,7 +139,7 @@ class KafkaWriter:
                 taken += 1
             if builder.record_count() > held:
                 send.waiting += 1
-                sends.append(send)
+                sends.append((send, held))
             send.taken = taken
             if taken < n:
                 break
@@ -150,7 +154,7 @@ class KafkaWriter:
         size += len(key or b"") + sum(len(name) + len(text or b"") for name, text in headers)
         return size + _RECORD_OVERHEAD_BYTES > self._max_record_bytes
 
-    def _acknowledged(self, at: At, producer: AIOKafkaProducer, sends: list[_Send], done: asyncio.Future[Any]) -> None:
+    def _acknowledged(self, at: At, producer: AIOKafkaProducer, sends: _Shares, done: asyncio.Future[Any]) -> None:
         if done.cancelled():
             self._failed(at, producer, sends, BrokerError("the send was cancelled"))
             return
@@ -159,16 +163,16 @@ class KafkaWriter:
             self._failed(at, producer, sends, error)
             return
         metadata = done.result()
-        for send in sends:
+        for send, held in sends:
             send.waiting -= 1
             if send.offset < 0:
-                send.offset = metadata.offset
+                send.offset = metadata.offset + held
             send.append_ms = metadata.timestamp if metadata.timestamp is not None else -1
             send.close_if_done()
 
-    def _failed(self, at: At, producer: AIOKafkaProducer, sends: list[_Send], error: BaseException) -> None:
+    def _failed(self, at: At, producer: AIOKafkaProducer, sends: _Shares, error: BaseException) -> None:
         _log.warning("a batch for %s-%d was refused: %r", at.topic, at.partition, error)
-        for send in sends:
+        for send, _ in sends:
             send.waiting -= 1
             send.error = send.error or repr(error)
             send.taken = len(send.records.values)

@@ -148,14 +148,17 @@ def test_tail_follows_what_comes_until_ctrl_c(config: Path) -> None:
         text=True,
     )
     with following:
-        ref = run_json("send", config, "[6]")[0]["ref"]
-        assert following.stdout is not None
-        while json.loads(following.stdout.readline())["headers"]["ss-ref"] != ref:
-            pass
-        following.send_signal(signal.SIGINT)
-        assert following.wait(TIMEOUT_S) == 130
-        assert following.stderr is not None
-        assert "Traceback" not in following.stderr.read()
+        try:
+            ref = run_json("send", config, "[6]")[0]["ref"]
+            assert following.stdout is not None
+            while json.loads(following.stdout.readline())["headers"]["ss-ref"] != ref:
+                pass
+            following.send_signal(signal.SIGINT)
+            assert following.wait(TIMEOUT_S) == 130
+            assert following.stderr is not None
+            assert "Traceback" not in following.stderr.read()
+        finally:
+            following.kill()
 
 
 @pytest.mark.broker

@@ -122,6 +122,7 @@ def written() -> Written:
         written.write(Kind.REQUESTS, 1, b'{"inputs":[]}', ("ss-route", b"digits"))
     written.answers([0, 1, 2])
     written.answers([1], missing=Missing.MODEL_ERROR, model="forest@1")
+    written.answers([0, 2], model="other@1")
     for offset in (0, 1, 2):
         written.prediction(offset, epoch=0)
     written.feedback("1-0", 3)

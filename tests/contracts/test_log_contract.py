@@ -175,6 +175,15 @@ async def test_a_send_to_a_partition_that_does_not_exist_is_a_value(make_log: Ca
     assert not good.error
 
 
+async def test_sends_that_share_a_batch_each_learn_their_own_offset(make_log: Callable[[], Any]) -> None:
+    log = await make_log()
+    writer = log.writer()
+    async with started(writer):
+        sends = [writer.send(At(log.topic, 0), some(n)) for n in (1, 3, 2, 1)]
+        acks = [await send for send in sends]
+    assert [ack.offset for ack in acks] == [0, 1, 4, 6]
+
+
 async def test_nothing_to_send_is_acknowledged(make_log: Callable[[], Any]) -> None:
     log = await make_log()
     writer = log.writer()

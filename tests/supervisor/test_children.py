@@ -260,6 +260,20 @@ def test_one_that_does_not_stop_is_killed_with_what_it_started(tmp_path: Path) -
     run(case)
 
 
+def test_what_a_dead_one_started_itself_is_ended(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path, leaves=True)
+        await one.serving()
+        await until(lambda: len(one.ears.lines) == 2)
+        left = psutil.Process(int(one.ears.lines[1].split()[-1]))
+        os.kill(one.pid, signal.SIGKILL)
+        await until(lambda: bool(one.ears.events("exited")))
+        assert psutil.wait_procs([left], timeout=TIMEOUT_S)[1] == []
+        await one.stop()
+
+    run(case)
+
+
 def test_in_a_hurry_nothing_is_waited_for(tmp_path: Path) -> None:
     async def case() -> None:
         one = Case(tmp_path, deaf=True)

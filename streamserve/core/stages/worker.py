@@ -240,13 +240,13 @@ class WorkerStage:
         due = np.flatnonzero((table["waiting"] > 0) & (table["deadline_ms"] <= now_ms))
         if not len(due):
             return
+        effects.append(Count(what="abandoned", label="deadline", n=len(due)))
         for desk in self._desks.values():
             for answered in self._answering.shed(desk, now_ms):
                 self._emit(answered, effects)
         abandoned = due[table["waiting"][due] > 0]
         if len(abandoned):
             table["waiting"][abandoned] = 0
-            effects.append(Count(what="abandoned", label="deadline", n=len(abandoned)))
             self._settle(abandoned, effects)
 
     # -- answers -------------------------------------------------------------------------------------------------

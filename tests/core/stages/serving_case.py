@@ -234,10 +234,10 @@ class ServingLaws(StageLaws):
         if committed:
             self.commit(number)
         for token, effect in self.unacknowledged.items():
-            if isinstance(effect, EmitPredictions) and effect.predictions.partition == number:
-                if token not in self.spilt and coins >> token % 8 & 1:
+            if any(partition == number for partition, _ in self.carries(effect)):
+                if isinstance(effect, EmitPredictions) and coins >> token % 8 & 1:
                     p.predictions += effect.predictions.offsets.tolist()
-                self.spilt.add(token)
+                self.spilt.add(token)  # landed or lost; its acknowledgement, still to come, says nothing
         p.owned, p.open = False, set()
         return Revoked(partitions=(number,))
 
@@ -318,6 +318,8 @@ class ServingLaws(StageLaws):
         super()._note(effect)
 
     def carries(self, effect: Effect) -> Iterable[Input]:
+        if getattr(effect, "token", None) in self.spilt:
+            return ()
         match effect:
             case EmitPredictions():
                 return [(effect.predictions.partition, o) for o in effect.predictions.offsets.tolist()]
