@@ -53,6 +53,8 @@ class Answering:
             desk.go_at_ms = desk.waits_until_ms(size, load.slack_ms, now_ms)
             if desk.go_at_ms is not None:
                 break
+            gone = desk.pop_hopeless(size.rows, load.slack_ms, now_ms, guard_ms)
+            answered += self._answer_all(desk, gone, Missing.SHED, now_ms)
             head = desk.head(size.rows)
             new = head[self._table["group"][self._table.at(head)] == UNDECODED]
             answered += self._answer_unusable(desk, head, now_ms)

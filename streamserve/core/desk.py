@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from streamserve.core.batching import Arrivals, Batcher, Load, Size, make_batcher
+from streamserve.core.batching import Arrivals, Batcher, Load, Size, hopeless, make_batcher
 from streamserve.core.messages import I64, AnyArray, Outputs
 from streamserve.core.table import Table
 
@@ -105,10 +105,23 @@ class Desk:
         While nothing is called (everything is doomed) the prediction halves every second, so that a model which was
         slow for a while is tried again.
         """
-        predicted = self.batcher.predict_ms(1)
+        return now_ms + guard_ms + self._predict_ms(1, now_ms)
+
+    def _predict_ms(self, rows: int, now_ms: int) -> float:
+        predicted = self.batcher.predict_ms(rows)
         if self._last_call_ms is not None:
             predicted *= 0.5 ** ((now_ms - self._last_call_ms) / RETRY_HALVING_MS)
-        return now_ms + guard_ms + predicted
+        return predicted
+
+    def pop_hopeless(self, rows: int, slack_ms: float, now_ms: int, guard_ms: int) -> I64:
+        """Remove and return the heads of the queue that a batch of so many rows would be too late for."""
+        if len(self._queue) < 2 or self._predict_ms(rows, now_ms) <= slack_ms:
+            return self._queue[:0]
+        slacks = self._table["deadline_ms"][self._table.at(self._queue)] - float(guard_ms + now_ms)
+        n = hopeless(slacks, rows, lambda k: self._predict_ms(k, now_ms))
+        gone, self._queue = self._queue[:n], self._queue[n:]
+        self.forget_parts(gone)
+        return gone
 
     def taken_for_bad(self) -> bool:
         """So many calls failed whole that the next one need not be taken apart; now and then one is, to be fair."""

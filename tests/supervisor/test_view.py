@@ -16,8 +16,6 @@ from streamserve.supervisor.news import News, Snapshot
 from streamserve.supervisor.view import LiveView, render
 from tests.supervisor.samples import READY, STATUS, snapshot
 
-PIPE_BYTES = 65_536
-
 
 def drawn(console_file: io.StringIO) -> Console:
     return Console(file=console_file, width=140, force_terminal=False)
@@ -81,9 +79,13 @@ def test_a_terminal_that_is_held_stalls_nothing() -> None:
     read, write = os.pipe()  # nobody reads: a write waits as in a terminal after Ctrl-S
     out = os.fdopen(write, "w")
     view = LiveView(Console(file=out, width=400, height=100, force_terminal=True))
-    while waiting_bytes(read) < PIPE_BYTES - 4096:
+    full_since_s, full_bytes = time.monotonic(), 0
+    while not full_bytes or time.monotonic() - full_since_s < 0.3:
         view.news(News(event="progress", words="\n".join(["x" * 300] * 100)))
+        if waiting_bytes(read) != full_bytes:
+            full_since_s, full_bytes = time.monotonic(), waiting_bytes(read)
         time.sleep(0.001)
+    assert full_bytes > 4096
     view.news(READY)
     view.close()
     drain = threading.Thread(target=read_all, args=(read,))
