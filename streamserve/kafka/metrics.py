@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter as Tally
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -117,6 +117,7 @@ class RoleMetrics:
 
     def consumed(self, chunk: Chunk) -> None:
         self._consumed.labels(chunk.at.topic, chunk.at.partition).inc(len(chunk))
+        self._recent.consumed += len(chunk)
 
     def batch(self, effect: RunBatch) -> None:
         size = len(effect.inputs)
@@ -140,10 +141,11 @@ class RoleMetrics:
         if not n:
             return
         pairs, counts = np.unique(block.outcome.astype(np.int64) * 256 + block.reason, return_counts=True)
+        recent = self._recent.routes[block.route]
         for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
             outcome, reason = str(Outcome(pair // 256)), str(Reason(pair % 256))
             self._requests.labels(block.route, outcome, reason).inc(count)
-            self._recent.outcomes[outcome] += count
+            recent.outcomes[outcome] += count
         for flag, column in (("late", block.late), ("stale", block.choice.stale), ("off_epoch", block.off_epoch)):
             if column.any():
                 self._flags.labels(block.route, flag).inc(int(column.sum()))
@@ -154,7 +156,7 @@ class RoleMetrics:
             self._bulk_of("queue", self._queue, block.route).add(block.queue_ms[ran] / 1000.0)
         if block.missing.any():
             self._members(block)
-        self._recent.latencies.append(block.total_ms)
+        recent.latencies.append(block.total_ms)
 
     def _members(self, block: Predictions) -> None:
         for column, model in enumerate(block.models):
@@ -208,35 +210,71 @@ class RoleMetrics:
         return {"role": self.role, **self._recent.status(now_ms)}
 
 
+class _Rate:
+    """Per second, over the last few."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def at(self, now_ms: float, total: int) -> float:
+        seen = self._seen
+        seen.append((now_ms, total))
+        while len(seen) > 1 and now_ms - seen[0][0] > _RECENT_SPAN_MS:
+            seen.popleft()
+        then_ms, then = seen[0]
+        return round((total - then) / (now_ms - then_ms) * 1000, 1) if now_ms > then_ms else 0.0
+
+
+class _RecentRoute:
+    """Figures of a route's terminal records."""
+
+    def __init__(self) -> None:
+        self.outcomes: Tally[str] = Tally()
+        self.latencies: deque[np.ndarray[Any, Any]] = deque(maxlen=256)
+        self.rate = _Rate()
+
+    def status(self, now_ms: float) -> dict[str, Any]:
+        return _terminal(self.outcomes, list(self.latencies), self.rate, now_ms)
+
+
 class _Recent:
     """Figures of the last seconds."""
 
     def __init__(self) -> None:
-        self.outcomes: Tally[str] = Tally()
+        self.routes: defaultdict[str, _RecentRoute] = defaultdict(_RecentRoute)
         self.batches: dict[str, tuple[int, str]] = {}
-        self.latencies: deque[np.ndarray[Any, Any]] = deque(maxlen=256)
         self.weights: dict[str, dict[str, float]] = {}
+        self.consumed = 0
         self.lag = 0
         self.queued = 0
-        self._seen: deque[tuple[float, int]] = deque()
+        self._rate = _Rate()
+        self._consumed_rate = _Rate()
 
     def status(self, now_ms: float) -> dict[str, Any]:
-        done = sum(self.outcomes.values())
-        self._seen.append((now_ms, done))
-        while len(self._seen) > 1 and now_ms - self._seen[0][0] > _RECENT_SPAN_MS:
-            self._seen.popleft()
-        then_ms, then = self._seen[0]
-        rate = (done - then) / (now_ms - then_ms) * 1000 if now_ms > then_ms else 0.0
-        latencies = np.concatenate(list(self.latencies))[-_RECENT_LATENCIES:] if self.latencies else np.zeros(0)
-        p50, p99 = np.percentile(latencies, (50, 99)).tolist() if len(latencies) else (None, None)
+        routes = self.routes.values()
+        outcomes = sum((route.outcomes for route in routes), Tally[str]())
+        latencies = [block for route in routes for block in route.latencies]
         return {
-            "predictions": done,
-            "rate_per_s": round(rate, 1),
+            "consumed_per_s": self._consumed_rate.at(now_ms, self.consumed),
+            **_terminal(outcomes, latencies, self._rate, now_ms),
             "lag_records": self.lag,
             "queued_records": self.queued,
-            "latency_p50_ms": p50,
-            "latency_p99_ms": p99,
-            "outcomes": {str(outcome): self.outcomes[str(outcome)] for outcome in Outcome},
             "batches": {model: {"size": size, "why": why} for model, (size, why) in self.batches.items()},
+            "routes": {name: route.status(now_ms) for name, route in self.routes.items()},
             "weights": self.weights,
         }
+
+
+def _terminal(
+    outcomes: Tally[str], latencies: list[np.ndarray[Any, Any]], rate: _Rate, now_ms: float
+) -> dict[str, Any]:
+    newest = np.concatenate(latencies)[-_RECENT_LATENCIES:] if latencies else np.zeros(0)
+    p50, p99 = np.percentile(newest, (50, 99)).tolist() if len(newest) else (None, None)
+    done = sum(outcomes.values())
+    return {
+        "predictions": done,
+        "rate_per_s": rate.at(now_ms, done),
+        "latency_p50_ms": p50,
+        "latency_p99_ms": p99,
+        "outcomes": {str(outcome): outcomes[str(outcome)] for outcome in Outcome},
+    }
