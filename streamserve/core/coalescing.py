@@ -1,4 +1,4 @@
-"""The worker's cache at work: which requests of a batch are known, which repeat one that is under way, which must run."""
+"""The worker's cache at work: which requests of a batch are known, which repeat one under way, which must run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SortedOut:
 
 
 class Coalescing:
-    """Result caches by model, and who follows whom. A follower is a handle that waits for the call of an equal input."""
+    """Result caches by model, and who follows whom: a follower is a handle that waits for an equal input's call."""
 
     def __init__(self) -> None:
         self._caches: dict[str, ResultCache] = {}

@@ -213,9 +213,7 @@ def _columns_of(members: Sequence[MemberRows], labelled: Sequence[int], classes:
     return column
 
 
-def _class_or_label(
-    members: Sequence[MemberRows], labelled: Sequence[int], classes: AnyArray, winner: I64
-) -> AnyArray:
+def _class_or_label(members: Sequence[MemberRows], labelled: Sequence[int], classes: AnyArray, winner: I64) -> AnyArray:
     width = len(classes)
     if not (winner >= width).any():
         return classes[winner]

@@ -23,8 +23,24 @@ RULES = app(
 )
 NAMES = ["ss-route", "ss-deadline-ms", "mlserver-model", "ce_id", "traceparent", "content-type", "ss-route\x00", ""]
 VALUES = [
-    None, b"", b"r", b"s", b"nowhere", b"a", b"c@2", b"b", b"100", b"0", b"-1", b"1_000", b" 7 ", b"60001", b"9" * 5000,
-    "\u0661\u0662".encode(), b"\xff\xfe", b"x" * 70_000,
+    None,
+    b"",
+    b"r",
+    b"s",
+    b"nowhere",
+    b"a",
+    b"c@2",
+    b"b",
+    b"100",
+    b"0",
+    b"-1",
+    b"1_000",
+    b" 7 ",
+    b"60001",
+    b"9" * 5000,
+    "\u0661\u0662".encode(),
+    b"\xff\xfe",
+    b"x" * 70_000,
 ]
 headers = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES) | st.binary(max_size=6)), max_size=5)
 
@@ -48,17 +64,22 @@ def new() -> Admission:
 def row(admitted: Admitted, i: int) -> Any:
     choice = admitted.choice
     return (
-        int(admitted.route[i]), int(admitted.deadline_ms[i]), int(choice.chosen[i]), int(choice.probability[i]),
-        int(choice.epoch[i]), bool(choice.stale[i]), bool(admitted.forced[i]), admitted.ids[i], admitted.traces[i],
+        int(admitted.route[i]),
+        int(admitted.deadline_ms[i]),
+        int(choice.chosen[i]),
+        int(choice.probability[i]),
+        int(choice.epoch[i]),
+        bool(choice.stale[i]),
+        bool(admitted.forced[i]),
+        admitted.ids[i],
+        admitted.traces[i],
         admitted.errors.get(i),
     )
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(headers, min_size=1, max_size=12), st.integers(1, 5), st.integers(0, 3))
-def test_any_headers_are_admitted_alike_alone_and_in_company(
-    found: list[list[Any]], piece: int, limit: int
-) -> None:
+def test_any_headers_are_admitted_alike_alone_and_in_company(found: list[list[Any]], piece: int, limit: int) -> None:
     requests = [tuple(pairs) for pairs in found]
     old, module._MEMO_LIMIT = module._MEMO_LIMIT, limit  # eviction at every turn
     try:
@@ -94,7 +115,14 @@ def test_an_applications_own_headers_are_not_parsed_anew() -> None:
 
 @pytest.mark.parametrize(
     ("value", "budget"),
-    [(b"1_000", None), ("\u0661\u0662".encode(), None), (b"+5", None), (b" 7 ", 7), (b"60000", 60_000), (b"60001", None)],
+    [
+        (b"1_000", None),
+        ("\u0661\u0662".encode(), None),
+        (b"+5", None),
+        (b" 7 ", 7),
+        (b"60000", 60_000),
+        (b"60001", None),
+    ],
 )
 def test_a_budget_is_a_plain_number(value: bytes, budget: int | None) -> None:
     admitted = new().admit(fetch([(("ss-route", b"r"), ("ss-deadline-ms", value))]))

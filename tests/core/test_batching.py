@@ -54,8 +54,11 @@ def simulate(batching: str, rate_at, seconds: float, slow=lambda _now: 1.0) -> t
             pass_time(now + 1)
             continue
         load = Load(
-            queued_rows=len(queue), backlog_rows=0, rows_per_ms=arrivals.rows_per_ms(int(now)),
-            slack_ms=queue[0] + SLO_MS - now, budget_ms=SLO_MS,
+            queued_rows=len(queue),
+            backlog_rows=0,
+            rows_per_ms=arrivals.rows_per_ms(int(now)),
+            slack_ms=queue[0] + SLO_MS - now,
+            budget_ms=SLO_MS,
         )
         size = batcher.size(load)
         slacks = np.array(queue) + SLO_MS - now

@@ -44,9 +44,19 @@ def test_the_least_recently_used_goes_first() -> None:
 
 def test_keys_are_exact() -> None:
     forms = [
-        np.array([1]), np.array([1.0]), np.array([True]), np.array([[1]]), np.array([1, 1]), np.array([-0.0]),
-        np.array([0.0]), np.array(["1"], object), np.array([1], object), np.array([1.0], object),
-        np.array([True], object), np.array(["int:1"], object), np.array([None], object),
+        np.array([1]),
+        np.array([1.0]),
+        np.array([True]),
+        np.array([[1]]),
+        np.array([1, 1]),
+        np.array([-0.0]),
+        np.array([0.0]),
+        np.array(["1"], object),
+        np.array([1], object),
+        np.array([1.0], object),
+        np.array([True], object),
+        np.array(["int:1"], object),
+        np.array([None], object),
     ]
     keys = [input_key(model, form) for form in forms for model in ("m@1", "m@2")]
     assert len(set(keys)) == len(keys)

@@ -105,6 +105,8 @@ def test_vote_is_the_heaviest_label_and_the_first_member_wins_a_tie(kind: str, v
             best = max(found.values())
             first = next(key(m.labels[row]) for m in members if m.present[row] and found[key(m.labels[row])] == best)
             assert key(combined.labels[row]) == first
+            second = max([weight for label, weight in found.items() if label != first], default=0.0)
+            assert combined.lead[row] == best - second or len(members) == 1
 
     check()
 
@@ -119,7 +121,10 @@ def test_mean_probability_is_the_class_with_the_most_weight(kind: str) -> None:
         agrees_with(combined, members)
         for row in range(len(weights)):
             found = averages(weights, members, row)
-            assert found[key(combined.labels[row])] == pytest.approx(max(found.values()))
+            best = key(combined.labels[row])
+            assert found[best] == pytest.approx(max(found.values()))
+            second = max([weight for label, weight in found.items() if label != best], default=0.0)
+            assert combined.lead[row] == pytest.approx(found[best] - second) or combined.lead[row] == np.inf
             if combined.probabilities is not None and combined.classes is not None:
                 total = sum(shares_of(weights, members, row))
                 for name, p in zip(combined.classes.tolist(), combined.probabilities[row], strict=True):
@@ -185,11 +190,15 @@ def test_what_is_decided_early_stays_so_whatever_the_rest_say(rule: str) -> None
 
 def test_members_that_know_other_classes_are_aligned_by_name() -> None:
     one = MemberRows(
-        present=np.array([True]), labels=np.array(["b"], object), probabilities=np.array([[0.1, 0.9]]),
+        present=np.array([True]),
+        labels=np.array(["b"], object),
+        probabilities=np.array([[0.1, 0.9]]),
         classes=np.array(["a", "b"], object),
     )
     two = MemberRows(
-        present=np.array([True]), labels=np.array(["b"], object), probabilities=np.array([[0.7, 0.2, 0.1]]),
+        present=np.array([True]),
+        labels=np.array(["b"], object),
+        probabilities=np.array([[0.7, 0.2, 0.1]]),
         classes=np.array(["b", "c", "a"], object),
     )
     combined = combine("mean_probability", np.array([[1.0, 1.0]]), [one, two])

@@ -45,9 +45,9 @@ def test_a_table_is_a_queue_of_rows(steps: list[tuple[int, int]]) -> None:
         handles = table.append(n, {"x": np.array(new), "y": np.array(new)[:, None]}, {"z": new})
         assert handles.tolist() == new
         kept, count = kept + new, count + n
-        gone = min(gone, len(kept))
-        table.drop_front(gone)
-        kept = kept[gone:]
+        leaving = min(gone, len(kept))
+        table.drop_front(leaving)
+        kept = kept[leaving:]
         assert table["x"].tolist() == table.lists["z"] == kept
         assert table["y"][:, 1].tolist() == kept
         assert table.end == count

@@ -34,7 +34,8 @@ def said(outputs: dict[str, Outputs]):
 @pytest.mark.parametrize("combine", ["vote", "best", "mean", "mean_probability"])
 def test_labels_of_another_shape_are_incompatible(combine: str) -> None:
     outputs = {
-        "a@1": Outputs(labels=np.array([1.0])), "b@1": Outputs(labels=np.array([[1.0, 2.0]])),
+        "a@1": Outputs(labels=np.array([1.0])),
+        "b@1": Outputs(labels=np.array([[1.0, 2.0]])),
         "c@1": Outputs(labels=np.array([1.0])),
     }
     w = world(said(outputs), combine=combine, decide_early=False)
@@ -65,7 +66,11 @@ def test_members_with_other_classes_are_combined_by_name() -> None:
         names = np.array(classes, object)
         return Outputs(labels=names[[int(np.argmax(shares))]], probabilities=np.array([shares]), classes=names)
 
-    outputs = {"a@1": some(["x", "y"], [0.4, 0.6]), "b@1": some(["y", "z", "x"], [0.5, 0.4, 0.1]), "c@1": some(["x"], [1])}
+    outputs = {
+        "a@1": some(["x", "y"], [0.4, 0.6]),
+        "b@1": some(["y", "z", "x"], [0.5, 0.4, 0.1]),
+        "c@1": some(["x"], [1]),
+    }
     w = world(said(outputs), combine="mean_probability", decide_early=False)
     w.feed(requests([b":1,1"]))
     assert w.labels(0) == ["x"]  # x 1.5, y 1.1, z 0.4
@@ -109,8 +114,12 @@ def test_worker_and_aggregator_choose_alike_whatever_the_fetches(names: list[str
             part = range(at, min(at + step[at], len(names)))
             at = part.stop
             found = Requests(
-                partition=0, offsets=np.array(part) * 3, append_ms=np.full(len(part), START_MS), keys=[None] * len(part),
-                values=[b":%d,1" % i for i in part], headers=[headers[names[i]] for i in part],
+                partition=0,
+                offsets=np.array(part) * 3,
+                append_ms=np.full(len(part), START_MS),
+                keys=[None] * len(part),
+                values=[b":%d,1" % i for i in part],
+                headers=[headers[names[i]] for i in part],
             )
             events.append(RequestsFetched(requests=found))
         return events

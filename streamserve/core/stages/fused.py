@@ -134,4 +134,3 @@ class FusedStage:
     @property
     def idle(self) -> bool:
         return self._worker.idle and self._aggregator.idle and not self._late
-

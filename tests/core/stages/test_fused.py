@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from streamserve.core.events import StatesKnownUntil
 from streamserve.core.stage import Stage
 from streamserve.core.stages.fused import FusedStage
 from streamserve.testing.laws import check_laws
+from tests.core import kit
 from tests.core.stages.serving_case import CODECS, ServingLaws, model_rules
 
 
@@ -37,3 +39,17 @@ class WaitingLaws(FusedLaws):
 @pytest.mark.parametrize("case", [FusedLaws, WaitingLaws])
 def test_the_laws_hold(case: type[ServingLaws]) -> None:
     check_laws(case, examples=40, steps=25)
+
+
+def test_an_event_for_one_half_leaves_no_deadline_of_the_other_behind() -> None:
+    rules = kit.app(guard_ms=10)
+    w = kit.World(FusedStage(rules, kit.model_rules(rules), CODECS, kit.epochs(rules)), lambda _: None)
+    w.feed(kit.assigned(0))
+    w.feed(kit.requests([b":1,1"]))
+    w.now_ms += 95
+    w.feed(StatesKnownUntil(known_until_ms=0))
+    assert w.outcome(0)[0] == "expired"
+    w.now_ms += 10
+    w.feed(StatesKnownUntil(known_until_ms=0))
+    assert w.stage.next_deadline_ms() is None
+    assert w.stage.idle
