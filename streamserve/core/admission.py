@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamserve.core.epochs import EpochTable
+from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import I64, INITIAL_EPOCH, PROBABILITY_ONE, Choice, Flags, Headers, Requests
 from streamserve.core.reasons import Reason
 from streamserve.core.routes import AppRules
@@ -108,7 +109,7 @@ class Admission:
     def _choose(self, requests: Requests, route: I64, mask: np.ndarray) -> Choice:
         n = len(requests)
         first = int(route[0]) if n else -1
-        if first >= 0 and (route == first).all() and not mask.any():
+        if first >= 0 and every(route == first) and not some(mask):
             return self._epochs.choose(first, requests.partition, requests.offsets, requests.append_ms)
         choice = Choice(
             chosen=mask.copy(),
@@ -116,10 +117,10 @@ class Admission:
             epoch=np.full(n, INITIAL_EPOCH, np.int64),
             stale=np.zeros(n, np.bool_),
         )
-        for index in np.unique(route):
+        for index in distinct(route):
             if index < 0:
                 continue
-            rows = np.flatnonzero((route == index) & (mask == 0))
+            rows = indices((route == index) & (mask == 0))
             if not len(rows):
                 continue
             part = self._epochs.choose(int(index), requests.partition, requests.offsets[rows], requests.append_ms[rows])

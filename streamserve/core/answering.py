@@ -14,6 +14,7 @@ from streamserve.core.decoding import UNDECODED, UNUSABLE_INPUT, InputRows
 from streamserve.core.desk import FAILED_CALLS_LIMIT, SUSPECTS_LIMIT, Batch, Desk
 from streamserve.core.effects import Count, Effect, RunBatch
 from streamserve.core.events import BatchFinished
+from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import I64, U8, AnyArray, Outputs
 from streamserve.core.outputs import alike, check_outputs, joined
 from streamserve.core.reasons import Missing, Reason
@@ -58,7 +59,7 @@ class Answering:
             head = desk.head(size.rows)
             new = head[self._table["group"][self._table.at(head)] == UNDECODED]
             answered += self._answer_unusable(desk, head, now_ms)
-            if (self._table["n_rows"][self._table.at(new)] > 1).any():
+            if some(self._table["n_rows"][self._table.at(new)] > 1):
                 continue  # more rows than they were counted for: the size is to be decided again
             if len(desk):
                 batch = self._compose(desk, size.rows, size.why, now_ms)
@@ -71,16 +72,16 @@ class Answering:
         groups = [self._waiting_for(batch, i) for i in range(len(batch))]
         until_ms = desk.doomed_until_ms(now_ms, guard_ms)
         deadline = self._table["deadline_ms"]
-        useful = np.array([(deadline[self._table.at(group)] > until_ms).any() for group in groups], np.bool_)
-        if useful.all():
+        useful = np.array([some(deadline[self._table.at(group)] > until_ms) for group in groups], np.bool_)
+        if every(useful):
             self._run(desk, batch, "bisect", now_ms, effects)
             return []
         answered: list[Answered] = []
-        for i in np.flatnonzero(~useful).tolist():
+        for i in indices(~useful).tolist():
             answered += self._answer_all(desk, groups[i], Missing.SHED, now_ms)
             if batch.keys:
                 self._coalescing.release(batch.keys[i])
-        kept = np.flatnonzero(useful)
+        kept = indices(useful)
         if len(kept):
             keys = tuple(batch.keys[i] for i in kept.tolist()) if batch.keys else ()
             self._run(desk, replace(subset(batch, kept, batch.number), keys=keys), "bisect", now_ms, effects)
@@ -124,7 +125,7 @@ class Answering:
     def _wrong_shape(self, desk: Desk, handles: I64) -> I64:
         """Those whose rows this model does not take."""
         groups = self._table["group"][self._table.at(handles)]
-        wrong = [group for group in np.unique(groups).tolist() if not self._takes(desk, group)]
+        wrong = [group for group in distinct(groups) if not self._takes(desk, group)]
         return handles[np.isin(groups, wrong)] if wrong else handles[:0]
 
     def _takes(self, desk: Desk, group: int) -> bool:
@@ -147,7 +148,7 @@ class Answering:
         head = desk.head(max_rows)
         at = table.at(head)
         groups = table["group"][at]
-        if (groups != groups[0]).any():
+        if some(groups != groups[0]):
             head, at = head[groups == groups[0]], at[groups == groups[0]]
         n_rows = table["n_rows"][at]
         first = int(head[0])
@@ -155,10 +156,10 @@ class Answering:
         if taken or int(n_rows[0]) > max_rows:
             return self._compose_part(desk, first, taken, max_rows, now_ms)
         k = len(head)
-        if not (n_rows == 1).all():
+        if not every(n_rows == 1):
             k = max(1, int(np.searchsorted(np.cumsum(n_rows), max_rows, side="right")))
             head, at, n_rows = head[:k], at[:k], n_rows[:k]
-        if (groups[:k] == groups[0]).all():
+        if every(groups[:k] == groups[0]):
             desk.drop_head(k)
         else:
             desk.remove(head)
@@ -276,7 +277,7 @@ class Answering:
         full, source = self._with_followers(desk, batch, verdict)
         if full is not batch:
             outputs = verdict.outputs
-            if outputs is not None and (verdict.missing != Missing.WRONG_ROW_COUNT).all():
+            if outputs is not None and every(verdict.missing != Missing.WRONG_ROW_COUNT):
                 outputs = _gathered(outputs, ranges(starts_of(batch.n_rows)[:-1][source], full.n_rows))
             verdict = Verdict(
                 missing=verdict.missing[source],
@@ -365,7 +366,7 @@ class Answering:
         """Reason and words of values that no model can use."""
         table = self._table
         errors: dict[int, tuple[int, str]] = {}
-        for i in np.flatnonzero(missing == Missing.BAD_INPUT).tolist():
+        for i in indices(missing == Missing.BAD_INPUT).tolist():
             at = int(handles[i]) - table.base
             if at >= 0 and table["group"][at] == UNUSABLE_INPUT:
                 reason, words = table.lists["errors"][at]

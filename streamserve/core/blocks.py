@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from streamserve.core.desk import Batch
+from streamserve.core.fast import every, indices, some
 from streamserve.core.messages import F64, I64, U8, Answers, AnyArray, Choice, Outputs
 from streamserve.core.reasons import Missing
 from streamserve.core.routes import Route
@@ -43,7 +44,7 @@ def build_blocks(
     """One block per (partition, route) in the batch."""
     columns, outputs, missing = batch.columns, verdict.outputs, verdict.missing
     good = missing == Missing.PRESENT
-    n_rows = batch.n_rows if good.all() else np.where(good, batch.n_rows, 0)
+    n_rows = batch.n_rows if every(good) else np.where(good, batch.n_rows, 0)
     starts = starts_of(batch.n_rows)[:-1]
     groups = group_answers(columns["partition"], columns["route"])
     whole = len(groups) == 1
@@ -81,18 +82,18 @@ def group_answers(partitions: I64, routes: I64) -> list[tuple[int, int, I64]]:
     """(partition, route, indices) of each pair that occurs, indices in their order."""
     n = len(partitions)
     key = partitions * (1 << 20) + routes
-    if n and (key == key[0]).all():
+    if n and every(key == key[0]):
         return [(int(partitions[0]), int(routes[0]), np.arange(n, dtype=np.int64))]
     order = np.argsort(key, kind="stable")
-    edges = np.flatnonzero(np.diff(key[order])) + 1
+    edges = indices(np.diff(key[order])) + 1
     groups = np.split(order, edges) if n else []
     return [(int(partitions[rows[0]]), int(routes[rows[0]]), rows) for rows in groups]
 
 
 def _rows_of(outputs: Outputs | None, starts: I64, n_rows: I64, whole: bool) -> tuple[AnyArray | None, F64 | None]:
-    if outputs is None or not n_rows.any():
+    if outputs is None or not some(n_rows):
         return None, None
     if whole and int(n_rows.sum()) == len(outputs.labels):
         return outputs.labels, outputs.probabilities
-    at = starts if (n_rows == 1).all() else ranges(starts, n_rows)
+    at = starts if every(n_rows == 1) else ranges(starts, n_rows)
     return outputs.labels[at], outputs.probabilities[at] if outputs.probabilities is not None else None

@@ -9,6 +9,7 @@ import numpy as np
 
 from streamserve.core.cache import CachedRows, ResultCache, frozen_copy, input_key
 from streamserve.core.desk import Batch, ModelRules
+from streamserve.core.fast import indices, some
 from streamserve.core.messages import I64, Flags, Outputs
 from streamserve.core.outputs import alike, joined
 from streamserve.core.rows import ranges, starts_of
@@ -62,10 +63,10 @@ class Coalescing:
 
     def remember(self, model: str, batch: Batch, outputs: Outputs | None, good: Flags) -> None:
         """Put what a call said of its good requests into the cache."""
-        if outputs is None or not good.any():
+        if outputs is None or not some(good):
             return
         cache, starts = self._caches[model], starts_of(batch.n_rows)
-        for i in np.flatnonzero(good).tolist():
+        for i in indices(good).tolist():
             rows = slice(int(starts[i]), int(starts[i + 1]))
             probabilities = outputs.probabilities
             entry = CachedRows(
@@ -88,14 +89,14 @@ def _in_groups(hits: list[tuple[int, CachedRows]]) -> list[tuple[I64, Outputs]]:
     groups: list[tuple[list[int], list[Outputs]]] = []
     for i, rows in hits:
         outputs = Outputs(labels=rows.labels, probabilities=rows.probabilities, classes=rows.classes)
-        for indices, found in groups:
+        for members, found in groups:
             if alike(found[0], outputs) and found[0].labels.dtype == outputs.labels.dtype:
-                indices.append(i)
+                members.append(i)
                 found.append(outputs)
                 break
         else:
             groups.append(([i], [outputs]))
-    return [(np.array(indices, np.int64), joined(found)) for indices, found in groups]
+    return [(np.array(members, np.int64), joined(found)) for members, found in groups]
 
 
 def subset(batch: Batch, rows: I64, number: int) -> Batch:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamserve.core.fast import every, indices, some
 from streamserve.core.messages import F64, I64, AnyArray, Flags
 
 
@@ -42,10 +43,12 @@ class Combined:
 
 def combine(rule: str, weights: F64, members: Sequence[MemberRows]) -> Combined:
     """weights: `[R, members]`, >= 0. Members without weight still vote where nobody else is there."""
+    if len(members) == 1 and rule in ("vote", "best") and every(members[0].present):
+        return _alone(members[0])
     present = np.stack([member.present for member in members], axis=1)
     shares = np.where(present, weights, 0.0)
     nobody = shares.sum(axis=1) <= 0.0
-    if nobody.any():  # all weight is with absent members: those present count alike
+    if some(nobody):  # all weight is with absent members: those present count alike
         shares[nobody] = present[nobody]
     if rule == "mean_probability" and members[0].labels.ndim == 1:
         averaged = _mean_probability(shares, members)
@@ -73,7 +76,7 @@ def same_labels(a: AnyArray, b: AnyArray) -> Flags:
 
 def _taken(members: Sequence[MemberRows], winner: np.ndarray) -> AnyArray:
     """Each row's labels from its winning member. Labels of other kinds than the first winner's become objects."""
-    wanted = [k for k in range(len(members)) if (winner == k).any()]
+    wanted = [k for k in range(len(members)) if some(winner == k)]
     first = members[wanted[0]].labels
     if len(wanted) == 1:
         return first
@@ -149,7 +152,7 @@ def _mean_probability(shares: F64, members: Sequence[MemberRows]) -> Combined | 
             total[:, :width] += np.where(member.present[:, None], said, 0.0) * shares[:, k : k + 1]
     for place, k in enumerate(labelled):
         column = _columns_of(members, labelled[: place + 1], classes)
-        rows = np.flatnonzero(members[k].present)
+        rows = indices(members[k].present)
         total[rows, column[rows]] += shares[rows, k]
     winner = total.argmax(axis=1)
     labels = _class_or_label(members, labelled, classes, winner)
@@ -215,14 +218,14 @@ def _columns_of(members: Sequence[MemberRows], labelled: Sequence[int], classes:
 
 def _class_or_label(members: Sequence[MemberRows], labelled: Sequence[int], classes: AnyArray, winner: I64) -> AnyArray:
     width = len(classes)
-    if not (winner >= width).any():
+    if not some(winner >= width):
         return classes[winner]
     labels = np.empty(len(winner), object)
     labels[:] = classes[np.minimum(winner, width - 1)]
     kinds = {classes.dtype.kind}
     for place, k in enumerate(labelled):
         rows = winner == width + place
-        if rows.any():
+        if some(rows):
             labels[rows] = members[k].labels[rows]
             kinds.add(members[k].labels.dtype.kind)
     return np.asarray(labels.tolist()) if kinds <= set("iufb") else labels
@@ -251,7 +254,7 @@ def _best(shares: F64, members: Sequence[MemberRows], present: Flags) -> Combine
     """The answer of the heaviest member who answered."""
     winner = np.where(present, shares, -1.0).argmax(axis=1)
     labels = _taken(members, winner)
-    chosen = members[int(winner[0])] if (winner == winner[0]).all() else None
+    chosen = members[int(winner[0])] if every(winner == winner[0]) else None
     return Combined(
         labels=labels,
         probabilities=chosen.probabilities if chosen is not None else None,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from streamserve.core.codec import InputCodec
+from streamserve.core.fast import distinct
 from streamserve.core.messages import I64, AnyArray
 from streamserve.core.reasons import Reason
 from streamserve.core.routes import Route
@@ -39,7 +38,7 @@ class InputRows:
         if not len(new):
             return errors
         routes = table["route"][new]
-        for route in np.unique(routes) if (routes != routes[0]).any() else routes[:1]:
+        for route in distinct(routes):
             self._decode_route(int(route), new[routes == route], errors)
         return errors
 
@@ -76,7 +75,7 @@ class InputRows:
     def _drop_unused(self) -> None:
         """Requests of ever new widths must not leave a store each behind."""
         table = self._table
-        used = set(np.unique(table["group"][~table["done"]]).tolist())
+        used = set(distinct(table["group"][~table["done"]]))
         self._stores = {number: store for number, store in self._stores.items() if number in used}
 
     def _oldest_needed(self, number: int) -> int:

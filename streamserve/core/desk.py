@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamserve.core.batching import Arrivals, Batcher, Load, Size, hopeless, make_batcher
+from streamserve.core.fast import some
 from streamserve.core.messages import I64, AnyArray, Outputs
 from streamserve.core.table import Table
 
@@ -86,7 +87,7 @@ class Desk:
         """Queue live requests, in order of deadline (stable, so in log order among equals)."""
         deadline = self._table["deadline_ms"]
         new = deadline[self._table.at(handles)]
-        if len(new) > 1 and (new[1:] < new[:-1]).any():
+        if len(new) > 1 and some(new[1:] < new[:-1]):
             order = np.argsort(new, kind="stable")
             handles, new = handles[order], new[order]
         self.arrivals.add(len(handles), now_ms)

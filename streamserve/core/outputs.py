@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamserve.core.fast import distinct, every, some
 from streamserve.core.messages import F64, I64, U8, AnyArray, Flags, Outputs
 from streamserve.core.reasons import Missing
 
@@ -33,7 +34,7 @@ def check_outputs(outputs: Outputs, n_rows: I64) -> Checked:
     if finite is not None or outputs.row_errors:
         request_of = np.arange(n) if total == n else np.repeat(np.arange(n), n_rows)
         if finite is not None:
-            for request in np.unique(request_of[~finite]).tolist():
+            for request in distinct(request_of[~finite]):
                 missing[request] = Missing.NOT_FINITE
                 details[request] = "the model answered with NaN or infinity"
         for row, words in outputs.row_errors.items():
@@ -69,7 +70,7 @@ def _within_unit(probabilities: F64) -> bool:
     if probabilities.min() >= -_ROUNDING and probabilities.max() <= 1.0 + _ROUNDING:
         return True
     outside = (probabilities < -_ROUNDING) | (probabilities > 1.0 + _ROUNDING)
-    return not (outside & np.isfinite(probabilities)).any()
+    return not some(outside & np.isfinite(probabilities))
 
 
 def _finite(outputs: Outputs) -> Flags | None:
@@ -79,7 +80,7 @@ def _finite(outputs: Outputs) -> Flags | None:
         if array is None or array.dtype.kind not in "fc":
             continue
         finite = np.isfinite(array)
-        if finite.all():
+        if every(finite):
             continue
         mine: Flags = np.all(finite.reshape(len(array), -1), axis=1)
         rows = mine if rows is None else rows & mine

@@ -11,8 +11,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from streamserve.core.fast import every
 from streamserve.core.messages import I32, I64, AnyArray
 
+_MOST_MS = 2**31 - 1
 _FIRST_CAPACITY = 1024
 _FIRST_BYTES = 1 << 18
 
@@ -50,8 +52,8 @@ class RowStore:
         start = first_rows - self.base
         if len(start) == 0:
             return self._rows[:0]
-        if (n_rows == 1).all():
-            if len(start) == 1 or (np.diff(start) == 1).all():
+        if every(n_rows == 1):
+            if len(start) == 1 or every(np.diff(start) == 1):
                 return self._rows[int(start[0]) : int(start[-1]) + 1]
             return self._rows[start]
         return self._rows[ranges(start, n_rows)]
@@ -80,7 +82,7 @@ def ranges(starts: I64, lengths: I64) -> I64:
 
 def span_ms(from_ms: I64, to_ms: int) -> I32:
     """Time from each moment to a later one; none below 0, and what 32 bits cannot hold is their largest number."""
-    return np.clip(to_ms - from_ms, 0, np.iinfo(np.int32).max).astype(np.int32)
+    return np.minimum(np.maximum(to_ms - from_ms, 0), _MOST_MS).astype(np.int32)
 
 
 def starts_of(lengths: I64) -> I64:

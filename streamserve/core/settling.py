@@ -9,6 +9,7 @@ import numpy as np
 from streamserve.core.codec import InputCodec
 from streamserve.core.combining import Combined, MemberRows, combine
 from streamserve.core.epochs import EpochTable
+from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import (
     F64,
     I64,
@@ -48,11 +49,13 @@ class Settling:
         table = self._window.table
         epochs = table["epoch"][at]
         width = len(self._rules.routes[route].models)
-        if len(at) and (epochs == epochs[0]).all():
+        if width == 1:
+            return np.ones((len(at), 1))
+        if len(at) and every(epochs == epochs[0]):
             weights = np.tile(self._epochs.weights(route, int(epochs[0])), (len(at), 1))
         else:
             weights = np.zeros((len(at), width))
-            for epoch in np.unique(epochs).tolist():
+            for epoch in distinct(epochs):
                 weights[epochs == epoch] = self._epochs.weights(route, epoch)
         weights[~bits(table["chosen"][at], width)] = 0.0
         return weights
@@ -62,7 +65,10 @@ class Settling:
         table = self._window.table
         blocks: list[Block] = []
         keys = table["partition"][due.at] * (1 << 20) + table["route"][due.at] + 1
-        for key in np.unique(keys).tolist():
+        groups = distinct(keys)
+        if len(groups) == 1:
+            return self._settle_group(due.at, due.early, groups[0] % (1 << 20) - 1, now_ms)
+        for key in groups:
             mine = keys == key
             blocks += self._settle_group(due.at[mine], due.early[mine], key % (1 << 20) - 1, now_ms)
         return blocks
@@ -72,12 +78,14 @@ class Settling:
         usable = (table["error"][at] == NO_ERROR) & (route >= 0)
         answered = usable & ((table["chosen"][at] & table["present"][at]) != 0)
         blocks: list[Block] = []
-        if answered.any():
+        if some(answered):
             forms = table["form"][at]
-            for form in np.unique(forms[answered]).tolist():
+            if every(answered) and every(forms == forms[0]):
+                return self._answered(at, early, route, now_ms)
+            for form in distinct(forms[answered]):
                 mine = answered & (forms == form)
                 blocks += self._answered(at[mine], early[mine], route, now_ms)
-        if not answered.all():
+        if not every(answered):
             rest = at[~answered]
             blocks.append((self._unanswered(rest, route, now_ms), rest))
         return blocks
@@ -132,7 +140,7 @@ class Settling:
             members=outputs,
             missing=self._missing(at, route, now_ms, early),
         )
-        if not low.any():
+        if not some(low):
             return [(block, at)]
         return _split_low(block, at, low, rule)
 
@@ -141,6 +149,8 @@ class Settling:
     ) -> F64:
         """Weighted agreement over all chosen, `[n]`: members that are missing cannot agree; many rows: their mean."""
         n = len(weights)
+        if weights.shape[1] == 1:
+            return np.ones(n)
         total = weights.sum(axis=1)
         agrees = combined.agrees
         shares = weights[:, [bit for bit, _ in members]]
@@ -152,7 +162,7 @@ class Settling:
         with np.errstate(invalid="ignore", divide="ignore"):
             share = (agrees_mean * shares).sum(axis=1) / total
         plain = agrees_mean.mean(axis=1)
-        confidence: F64 = np.clip(np.where(total > 0, share, plain), 0.0, 1.0)
+        confidence: F64 = np.minimum(np.maximum(np.where(total > 0, share, plain), 0.0), 1.0)
         return confidence
 
     def _missing(self, at: I64, route: int, now_ms: int, early: Flags | None) -> U8:
@@ -162,7 +172,7 @@ class Settling:
         missing: U8 = table["missing"][at][:, :width].copy()
         chosen = bits(table["chosen"][at], width)
         absent = chosen & ~bits(table["present"][at], width) & ~bits(table["failed"][at], width)
-        if absent.any():
+        if some(absent):
             missing[absent] = Missing.LATE
             if early is not None:
                 missing[absent & early[:, None]] = Missing.NOT_AWAITED
@@ -190,7 +200,7 @@ class Settling:
         reason[unusable] = error[unusable]
         given = outcome == Outcome.DEFAULT
         n_rows = np.where(given, np.maximum(table["n_rows"][at], 1), 0)
-        labels = _default_rows(rule, int(n_rows.sum())) if rule is not None and given.any() else None
+        labels = _default_rows(rule, int(n_rows.sum())) if rule is not None and some(given) else None
         return self._block(
             at,
             route,
@@ -212,7 +222,7 @@ class Settling:
         table = self._window.table
         chosen = bits(table["chosen"][at], missing.shape[1])
         settled = ((table["chosen"][at] & ~table["failed"][at]) == 0) & chosen.any(axis=1)
-        if not settled.any():
+        if not some(settled):
             return
 
         def every(*codes: Missing) -> Flags:
@@ -310,7 +320,10 @@ class Settling:
 
     def dead_letters(self, block: Predictions, at: I64) -> DeadLetters | None:
         """The requests of a block whose value could not be used. `at`: the block's rows in the window."""
-        unusable = np.flatnonzero(np.isin(block.reason, _UNUSABLE) & (block.outcome == Outcome.ERROR))
+        failed = block.outcome == Outcome.ERROR
+        if not some(failed):
+            return None
+        unusable = indices(np.isin(block.reason, _UNUSABLE) & failed)
         if not len(unusable):
             return None
         lists = self._window.table.lists
@@ -364,7 +377,7 @@ def _member_outputs(
         else:
             present = rows.present
         differs = differs | (present & low)
-        if differs.any():
+        if some(differs):
             outputs.append(MemberOutput(model=rule.models[bit], labels=rows.labels, differs=differs))
     return tuple(outputs)
 
@@ -372,9 +385,9 @@ def _member_outputs(
 def _split_low(block: Predictions, at: I64, low: Flags, rule: Route) -> list[Block]:
     """Cut off the requests whose confidence is below the threshold: their answer is the default."""
     parts: list[Block] = []
-    if not low.all():
-        parts.append((take_predictions(block, np.flatnonzero(~low)), at[~low]))
-    part = take_predictions(block, np.flatnonzero(low))
+    if not every(low):
+        parts.append((take_predictions(block, indices(~low)), at[~low]))
+    part = take_predictions(block, indices(low))
     n = len(part)
     given = take_predictions(
         part,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from streamserve.core.fast import indices
 from streamserve.core.messages import I64, Answers, Choice, Flags, MemberOutput, Predictions
 from streamserve.core.rows import ranges, starts_of
 
@@ -58,7 +59,7 @@ def take_predictions(block: Predictions, rows: I64, **changes: Any) -> Predictio
 
 def take_answers(block: Answers, rows: Flags) -> Answers:
     """The answers that `rows` marks."""
-    picked = np.flatnonzero(rows)
+    picked = indices(rows)
     n_rows = np.diff(block.row_starts)[picked]
     gather = ranges(block.row_starts[:-1][picked], n_rows)
     position = {int(i): k for k, i in enumerate(picked)}

@@ -14,6 +14,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from streamserve.core.messages import I64
 
+#: Later than every moment.
+NEVER_MS = 2**63 - 1
 _FIRST_CAPACITY = 1024
 
 

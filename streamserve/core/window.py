@@ -11,11 +11,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from streamserve.core.admission import Admitted
 from streamserve.core.combining import MemberRows
+from streamserve.core.fast import every, indices, some
 from streamserve.core.messages import F64, I64, U64, Answers, AnyArray, Flags, Requests
 from streamserve.core.reasons import Missing
 from streamserve.core.routes import Route
 from streamserve.core.rows import RowStore
-from streamserve.core.table import Table
+from streamserve.core.table import NEVER_MS, Table
 
 _Row = TypeVar("_Row", bound=np.generic)
 _LISTS = ("keys", "values", "headers", "ids", "traces")
@@ -51,7 +52,6 @@ class Window:
     def add(self, requests: Requests, admitted: Admitted, rows: I64, now_ms: int) -> I64:
         """Open these requests of a fetch; their handles."""
         choice = admitted.choice
-        error = np.full(len(rows), NO_ERROR, np.int64)
         pick = rows.tolist()
         lists: dict[str, list[Any]] = {
             "keys": requests.keys,
@@ -75,8 +75,8 @@ class Window:
                 "epoch": choice.epoch[rows],
                 "stale": choice.stale[rows],
                 "off_epoch": admitted.forced[rows],
-                "error": error,
-                "answer_offset": np.iinfo(np.int64).max,
+                "error": NO_ERROR,
+                "answer_offset": NEVER_MS,
             },
             {name: values if whole else [values[i] for i in pick] for name, values in lists.items()},
         )
@@ -124,7 +124,7 @@ class Window:
         done = self.table["done"]
         if not len(done) or not done[0]:
             return
-        n = len(done) if done.all() else int(done.argmin())
+        n = len(done) if every(done) else int(done.argmin())
         if self.words:
             for handle in range(self.table.base, self.table.base + n):
                 self.words.pop(handle, None)
@@ -137,12 +137,12 @@ class Window:
         handles, found = self.find(answers.partition, answers.offsets)
         found &= rows
         route = self._route_index.get(answers.route)
-        if route is None or answers.model not in self.routes[route].models or not found.any():
+        if route is None or answers.model not in self.routes[route].models or not some(found):
             return handles[:0]
         bit = self.routes[route].models.index(answers.model)
         table = self.table
         at = table.at(handles)
-        mine = np.flatnonzero(found)
+        mine = indices(found)
         answered = (table["present"][at[mine]] | table["failed"][at[mine]]) >> np.uint64(bit) & np.uint64(1)
         fresh = mine[(table["route"][at[mine]] == route) & (answered == 0)]
         if not len(fresh):
@@ -154,9 +154,9 @@ class Window:
         table["queue_ms"][at[fresh]] = np.maximum(table["queue_ms"][at[fresh]], answers.queue_ms[fresh])
         table["inference_ms"][at[fresh]] = np.maximum(table["inference_ms"][at[fresh]], answers.inference_ms[fresh])
         good = answers.missing[fresh] == Missing.PRESENT
-        if not good.all():
+        if not every(good):
             self._note_missing(answers, at, fresh[~good], bit)
-        if good.any():
+        if some(good):
             self._store(answers, at, fresh[good], (route, bit))
         reached: I64 = handles[fresh]
         return reached
@@ -166,7 +166,7 @@ class Window:
         table, theirs = self.table, answers.choice
         epoch, chosen, stale = theirs.epoch[rows], theirs.chosen[rows], theirs.stale[rows]
         differs = (epoch != table["epoch"][at]) | (chosen != table["chosen"][at])
-        if not differs.any():
+        if not some(differs):
             return
         ours_stale = table["stale"][at]
         better = (ours_stale & ~stale) | ((ours_stale == stale) & (epoch > table["epoch"][at]))
@@ -208,7 +208,7 @@ class Window:
             store = self._stores[member] = _MemberStore(answers, lambda: self._oldest_needed(member))
         if not store.takes(answers):
             fits[:] = False
-        if not fits.all():
+        if not every(fits):
             bad = rows[~fits]
             table["failed"][at[bad]] |= np.uint64(1 << bit)
             table["missing"][at[bad], bit] = Missing.INCOMPATIBLE
@@ -248,12 +248,12 @@ class Window:
         table = self.table
         wanted = (table["chosen"][at] & table["present"][at]) >> np.uint64(bit) & np.uint64(1)
         has = wanted.astype(np.bool_)
-        if not has.any():
+        if not some(has):
             return None
         store, n_rows = self._stores[route, bit], table["n_rows"][at]
         labels, probabilities = store.take(table["row_at"][at[has], bit], n_rows[has])
         total = int(row_starts[-1])
-        if has.all():
+        if every(has):
             return MemberRows(
                 present=np.ones(total, np.bool_), labels=labels, probabilities=probabilities, classes=store.classes
             )

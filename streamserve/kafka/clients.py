@@ -79,8 +79,8 @@ async def _stopped(client: Any) -> None:
         _log.warning("a Kafka client did not stop cleanly: %s", error)
 
 
-def chunk_of(at: At, records: list[Any], next_offset: int) -> Chunk:
-    """Columns of aiokafka's records of one partition."""
+def chunk_of(at: At, records: list[Any], next_offset: int, end: int | None = None) -> Chunk:
+    """Columns of aiokafka's records of one partition. `end`: of the log, where it is known."""
     offsets, stamps, keys, values, headers = zip(*map(_columns, records), strict=True)
     return Chunk(
         at=at,
@@ -90,6 +90,7 @@ def chunk_of(at: At, records: list[Any], next_offset: int) -> Chunk:
         values=list(values),
         headers=list(headers),
         next_offset=next_offset,
+        lag=0 if end is None else max(0, end - next_offset),
     )
 
 
@@ -145,8 +146,9 @@ class _Reading:
             return []
         chunks = []
         for tp, records in fetched.items():
-            chunk = chunk_of(At(tp.topic, tp.partition), records, records[-1].offset + 1)
             if tp in self._next:
+                end = consumer.highwater(tp) if tp in consumer.assignment() else None
+                chunk = chunk_of(At(tp.topic, tp.partition), records, records[-1].offset + 1, end)
                 self._next[tp] = chunk.next_offset
                 chunks.append(chunk)
         return chunks

@@ -49,6 +49,7 @@ def requests_event(chunk: Chunk) -> Event:
             keys=chunk.keys,
             values=chunk.values,
             headers=chunk.headers,
+            lag=chunk.lag,
         )
     )
 

@@ -34,6 +34,8 @@ FETCH_RECORDS = 500
 _FETCH_TIMEOUT_MS = 1_000
 #: Re-arming below this would spin, should a stage break law 1.
 _LEAST_WAIT_MS = 1.0
+#: An acknowledgement only settles: it may wait this long for other work, so that it costs no turn of its own.
+_QUIET_WAIT_S = 0.005
 #: How often a loop that may not act looks whether it may again.
 _HELD_WAIT_S = 0.01
 
@@ -98,10 +100,13 @@ class StageLoop:
         self._room = asyncio.Event()
         self._room.set()
         self._progress = asyncio.Event()
+        self._quiet: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for: int | None = None
         self._deadline: int | None = None
         self._deadline_known = False
+        self._more = False
+        """The last turn left something over: the next one follows without a wake-up."""
         self._stopped = False
         self._closing: frozenset[int] = frozenset()
         self.may_act: Callable[[], bool] = lambda: True
@@ -129,6 +134,18 @@ class StageLoop:
         self._posted += 1
         self._wake.set()
 
+    def post_quietly(self, event: Event) -> None:
+        """The same for what may wait a little: handled with whatever comes next, or after 5 ms."""
+        self._inbox.append(event)
+        self._posted += 1
+        if self._quiet is None and not self._wake.is_set():
+            self._quiet = asyncio.get_running_loop().call_later(_QUIET_WAIT_S, self._quiet_over)
+
+    def _quiet_over(self) -> None:
+        self._quiet = None
+        if self._inbox:
+            self._wake.set()
+
     def wake(self) -> None:
         self._wake.set()
 
@@ -149,7 +166,7 @@ class StageLoop:
     async def run(self) -> None:
         """Turn until `stop`."""
         while not self._stopped:
-            if not self._inbox and not self._is_due():
+            if not self._more and not self._is_due():
                 self._arm()
                 await self._wake.wait()
             self._wake.clear()
@@ -157,10 +174,12 @@ class StageLoop:
             if self.may_act():
                 self._turn()
             else:
+                self._more = True
                 await asyncio.sleep(_HELD_WAIT_S)
             self.turned_at_ms = self._clock.monotonic_ms()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._quiet):
+            if timer is not None:
+                timer.cancel()
 
     def stop(self) -> None:
         self._stopped = True
@@ -185,6 +204,7 @@ class StageLoop:
             self._apply(Tick())
         if not self._room.is_set() and self._queued_records <= self._limits.resume_records:
             self._room.set()
+        self._more = bool(inbox)
         self._progress.set()
 
     def _take(self, chunk: Chunk) -> None:

@@ -1,32 +1,60 @@
 """Metrics of one process: the only import of prometheus_client. Derived from events and effects, never in the core.
 
-Also keeps the few recent figures that the terminal view shows (`status`).
+What the hot path hands over is only kept; it is counted in bulk, now and then and whenever somebody looks: a labelled
+counter costs microseconds, and at low rates there is one event for each request.
 """
 
 from __future__ import annotations
 
 import platform
 from collections import Counter as Tally
-from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 from streamserve.core.effects import Count, RunBatch
 from streamserve.core.events import BatchFinished
-from streamserve.core.messages import DeadLetters, Predictions
+from streamserve.core.messages import AnyArray, DeadLetters, Predictions
 from streamserve.core.reasons import Missing, Outcome, Reason
-from streamserve.kafka.ports import Chunk
+from streamserve.core.routes import Route
+from streamserve.kafka.ports import At, Chunk
+from streamserve.kafka.recent import Rate, Recent
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
-_RECENT_SPAN_MS = 5_000.0
-_RECENT_LATENCIES = 4_096
+_SLACK_S = (-10.0, -1.0, -0.1, 0.0, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
+#: Kept and not yet counted, at most; above, it is counted at once.
+_MOST_KEPT = 256
+_MOST_KEPT_RECORDS = 2_048
+
+
+class _Ended(NamedTuple):
+    """A model call that has returned."""
+
+    model: str
+    seconds: float
+    failed: bool
+    metrics: Mapping[str, float]
+
+
+_COLUMNS: tuple[tuple[str, Callable[[Predictions], AnyArray]], ...] = (
+    ("outcome", lambda block: block.outcome),
+    ("reason", lambda block: block.reason),
+    ("late", lambda block: block.late),
+    ("stale", lambda block: block.choice.stale),
+    ("off_epoch", lambda block: block.off_epoch),
+    ("total_ms", lambda block: block.total_ms),
+    ("queue_ms", lambda block: block.queue_ms),
+    ("answered", lambda block: block.answered),
+    ("chosen", lambda block: block.choice.chosen),
+    ("missing", lambda block: block.missing),
+)
 
 
 class _Bulk:
@@ -48,7 +76,8 @@ class _Bulk:
 class RoleMetrics:
     """Everything one role counts. Names: `streamserve_*`, base units, counters end in `_total`."""
 
-    def __init__(self, role: str, app: str) -> None:
+    def __init__(self, role: str, app: str, routes: Sequence[Route] = ()) -> None:
+        """`routes`: their policies and deadlines are what selections and slack are counted by."""
         self.registry = CollectorRegistry()
         self.role = role
         registry = self.registry
@@ -85,6 +114,19 @@ class RoleMetrics:
             ["member", "reason"],
             registry=registry,
         )
+        self._slack = Histogram(
+            "streamserve_deadline_slack_seconds",
+            "Left of the route's own deadline when the prediction was made; below 0: it was missed",
+            ["route"],
+            buckets=_SLACK_S,
+            registry=registry,
+        )
+        self._selections = Counter(
+            "streamserve_bandit_selections",
+            "Requests that a model was chosen for",
+            ["policy", "arm"],
+            registry=registry,
+        )
         self._dlq = Counter("streamserve_dlq_records", "Dead letters", ["source", "reason"], registry=registry)
         self._counts = Counter("streamserve_events", "Other named counts", ["what", "label"], registry=registry)
         self._feedback = Counter("streamserve_feedback_joined", "Feedback by status", ["status"], registry=registry)
@@ -97,6 +139,9 @@ class RoleMetrics:
         self._lag = Gauge(
             "streamserve_consumer_lag_records", "Records not yet read", ["topic", "partition"], registry=registry
         )
+        self._drain = Gauge(
+            "streamserve_drain_seconds", "Until what is not yet seen has been, at the present rate", registry=registry
+        )
         self._queued = Gauge("streamserve_queued_records", "Read, not yet seen by the stage", registry=registry)
         self._open = Gauge("streamserve_open_requests", "Seen by the stage, not settled", registry=registry)
         self._clock_offset = Gauge("streamserve_clock_offset_seconds", "Broker's clock minus ours", registry=registry)
@@ -104,79 +149,136 @@ class RoleMetrics:
         self._weights = Gauge("streamserve_model_weight", "Newest learnt weight", ["route", "model"], registry=registry)
         self._bulk: dict[tuple[str, str], _Bulk] = {}
         self._calls: dict[int, str] = {}
-        self._recent = _Recent()
+        self._recent = Recent()
+        self._routes = {route.name: route for route in routes}
+        self._consumed_rate = Rate()
+        # kept, not yet counted
+        self._read: Tally[At] = Tally()
+        self._named: Tally[tuple[str, str]] = Tally()
+        self._begun: list[tuple[str, int, str]] = []
+        self._ended: list[_Ended] = []
+        self._blocks: defaultdict[tuple[str, tuple[str, ...]], list[Predictions]] = defaultdict(list)
+        self._kept_records = 0
 
     def _histogram(self, name: str, words: str, labels: list[str]) -> Histogram:
         return Histogram(f"streamserve_{name}", words, labels, buckets=_SECONDS, registry=self.registry)
 
-    def _bulk_of(self, kind: str, histogram: Histogram, label: str) -> _Bulk:
+    def _bulk_of(self, kind: str, histogram: Histogram, label: str, bounds: Sequence[float] = _SECONDS) -> _Bulk:
         bulk = self._bulk.get((kind, label))
         if bulk is None:
-            bulk = self._bulk[kind, label] = _Bulk(histogram.labels(label), _SECONDS)
+            bulk = self._bulk[kind, label] = _Bulk(histogram.labels(label), bounds)
         return bulk
 
+    # what the loop hands over: kept only
+
     def consumed(self, chunk: Chunk) -> None:
-        self._consumed.labels(chunk.at.topic, chunk.at.partition).inc(len(chunk))
+        self._read[chunk.at] += len(chunk)
         self._recent.consumed += len(chunk)
 
     def batch(self, effect: RunBatch) -> None:
         size = len(effect.inputs)
-        self._batch_size.labels(effect.model).observe(size)
-        self._batches.labels(effect.model, effect.why).inc()
         self._calls[effect.batch] = effect.model
+        self._begun.append((effect.model, size, effect.why))
         self._recent.batches[effect.model] = (size, effect.why)
 
     def batch_finished(self, event: BatchFinished) -> None:
         model = self._calls.pop(event.batch, "")
-        self._inference.labels(model).observe(event.duration_ms / 1000)
-        if event.error:
-            self._failed.labels(model).inc()
-        elif event.outputs is not None and event.outputs.metrics:
-            for name, value in event.outputs.metrics.items():
-                self._model_metric.labels(model, name).set(value)
+        metrics = event.outputs.metrics if event.outputs is not None else {}
+        self._ended.append(_Ended(model, event.duration_ms / 1000, bool(event.error), metrics))
+        if len(self._ended) >= _MOST_KEPT:
+            self._count_calls()
 
     def predictions(self, block: Predictions) -> None:
-        """Terminal records, columnar: the cost is per block, not per record."""
-        n = len(block)
-        if not n:
-            return
-        pairs, counts = np.unique(block.outcome.astype(np.int64) * 256 + block.reason, return_counts=True)
-        recent = self._recent.routes[block.route]
+        """Terminal records."""
+        blocks = self._blocks[block.route, block.models]
+        blocks.append(block)
+        self._kept_records += len(block)
+        if len(blocks) >= _MOST_KEPT or self._kept_records >= _MOST_KEPT_RECORDS:
+            self._count_predictions()
+
+    def count(self, effect: Count) -> None:
+        if effect.what == "feedback":
+            self._feedback.labels(effect.label).inc(effect.n)
+        else:
+            self._named[effect.what, effect.label] += effect.n
+
+    # counting
+
+    def _settle(self) -> None:
+        """Count everything that was kept."""
+        for at, n in self._read.items():
+            self._consumed.labels(at.topic, at.partition).inc(n)
+        self._read.clear()
+        for (what, label), n in self._named.items():
+            if what == "cache":
+                self._cache.labels(label).inc(n)
+            else:
+                self._counts.labels(what, label).inc(n)
+        self._named.clear()
+        self._count_calls()
+        self._count_predictions()
+
+    def _count_calls(self) -> None:
+        begun, self._begun = self._begun, []
+        for model, size, why in begun:
+            self._batch_size.labels(model).observe(size)
+            self._batches.labels(model, why).inc()
+        ended, self._ended = self._ended, []
+        for call in ended:
+            self._inference.labels(call.model).observe(call.seconds)
+            if call.failed:
+                self._failed.labels(call.model).inc()
+            for name, value in call.metrics.items():
+                self._model_metric.labels(call.model, name).set(value)
+
+    def _count_predictions(self) -> None:
+        kept, self._blocks, self._kept_records = self._blocks, defaultdict(list), 0
+        for (route, models), blocks in kept.items():
+            columns = {name: np.concatenate([column(block) for block in blocks]) for name, column in _COLUMNS}
+            if len(columns["outcome"]):
+                self._count_outcomes(route, columns)
+                self._count_times(route, columns)
+                self._count_members(route, models, columns)
+
+    def _count_outcomes(self, route: str, columns: Mapping[str, Any]) -> None:
+        pairs, counts = np.unique(columns["outcome"].astype(np.int64) * 256 + columns["reason"], return_counts=True)
+        recent = self._recent.routes[route]
         for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
             outcome, reason = str(Outcome(pair // 256)), str(Reason(pair % 256))
-            self._requests.labels(block.route, outcome, reason).inc(count)
+            self._requests.labels(route, outcome, reason).inc(count)
             recent.outcomes[outcome] += count
-        for flag, column in (("late", block.late), ("stale", block.choice.stale), ("off_epoch", block.off_epoch)):
-            if column.any():
-                self._flags.labels(block.route, flag).inc(int(column.sum()))
-        total_s = block.total_ms / 1000.0
-        self._bulk_of("total", self._duration, block.route).add(total_s)
-        ran = block.answered != 0
-        if ran.any():
-            self._bulk_of("queue", self._queue, block.route).add(block.queue_ms[ran] / 1000.0)
-        if block.missing.any():
-            self._members(block)
-        recent.latencies.append(block.total_ms)
+        for flag in ("late", "stale", "off_epoch"):
+            n = int(np.count_nonzero(columns[flag]))
+            if n:
+                self._flags.labels(route, flag).inc(n)
 
-    def _members(self, block: Predictions) -> None:
-        for column, model in enumerate(block.models):
-            codes = block.missing[:, column]
-            for code, count in enumerate(np.bincount(codes).tolist()):
-                if code and count:
-                    self._missing.labels(model, str(Missing(code))).inc(count)
+    def _count_times(self, route: str, columns: Mapping[str, Any]) -> None:
+        total_ms = columns["total_ms"]
+        self._bulk_of("total", self._duration, route).add(total_ms / 1000.0)
+        ran = columns["answered"] != 0
+        if ran.any():
+            self._bulk_of("queue", self._queue, route).add(columns["queue_ms"][ran] / 1000.0)
+        self._recent.routes[route].latencies.append(total_ms)
+        known = self._routes.get(route)
+        if known is not None:
+            slack = (known.deadline_ms - total_ms) / 1000.0
+            self._bulk_of("slack", self._slack, route, _SLACK_S).add(slack)
+
+    def _count_members(self, route: str, models: tuple[str, ...], columns: Mapping[str, Any]) -> None:
+        chosen, missing = columns["chosen"], columns["missing"]
+        known = self._routes.get(route)
+        for bit, model in enumerate(models):
+            if known is not None:
+                n = int(np.count_nonzero(chosen >> np.uint64(bit) & np.uint64(1)))
+                if n:
+                    self._selections.labels(known.policy.name, model).inc(n)
+            for code, n in enumerate(np.bincount(missing[:, bit]).tolist()):
+                if code and n:
+                    self._missing.labels(model, str(Missing(code))).inc(n)
 
     def dead_letters(self, letters: DeadLetters) -> None:
         for reason, n in Tally(letters.reasons).items():
             self._dlq.labels(letters.source, reason).inc(n)
-
-    def count(self, effect: Count) -> None:
-        match effect.what:
-            case "feedback":
-                self._feedback.labels(effect.label).inc(effect.n)
-            case "cache":
-                self._cache.labels(effect.label).inc(effect.n)
-            case _:
-                self._counts.labels(effect.what, effect.label).inc(effect.n)
 
     def rebalanced(self, partitions: int) -> None:
         self._rebalances.inc()
@@ -189,92 +291,32 @@ class RoleMetrics:
         self._recent.weights[route] = dict(weights)
 
     def gauges(
-        self, *, lags: Mapping[tuple[str, int], int], queued: int, open_requests: int, clock_ms: tuple[float, float]
+        self,
+        *,
+        lags: Mapping[tuple[str, int], int],
+        queued: int,
+        open_requests: int,
+        clock_ms: tuple[float, float],
+        now_ms: float,
     ) -> None:
-        """Figures that are looked at, not counted."""
+        """Figures that are looked at, not counted. `clock_ms`: offset and bound; `now_ms` by the monotonic clock."""
         for (topic, partition), lag in lags.items():
             self._lag.labels(topic, partition).set(lag)
         self._queued.set(queued)
         self._open.set(open_requests)
         self._clock_offset.set(clock_ms[0] / 1000)
         self._clock_bound.set(clock_ms[1] / 1000)
+        waiting, per_s = sum(lags.values()) + queued, self._consumed_rate.at(now_ms, self._recent.consumed)
+        self._drain.set(0.0 if not waiting else waiting / per_s if per_s else float("inf"))
         self._recent.lag = sum(lags.values())
         self._recent.queued = queued
 
     def page(self) -> bytes:
         """What `/metrics` serves."""
+        self._settle()
         return generate_latest(self.registry)
 
     def status(self, now_ms: float) -> dict[str, Any]:
         """What `/status` serves: recent figures as plain JSON values. `now_ms` by the monotonic clock."""
+        self._settle()
         return {"role": self.role, **self._recent.status(now_ms)}
-
-
-class _Rate:
-    """Per second, over the last few."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def at(self, now_ms: float, total: int) -> float:
-        seen = self._seen
-        seen.append((now_ms, total))
-        while len(seen) > 1 and now_ms - seen[0][0] > _RECENT_SPAN_MS:
-            seen.popleft()
-        then_ms, then = seen[0]
-        return round((total - then) / (now_ms - then_ms) * 1000, 1) if now_ms > then_ms else 0.0
-
-
-class _RecentRoute:
-    """Figures of a route's terminal records."""
-
-    def __init__(self) -> None:
-        self.outcomes: Tally[str] = Tally()
-        self.latencies: deque[np.ndarray[Any, Any]] = deque(maxlen=256)
-        self.rate = _Rate()
-
-    def status(self, now_ms: float) -> dict[str, Any]:
-        return _terminal(self.outcomes, list(self.latencies), self.rate, now_ms)
-
-
-class _Recent:
-    """Figures of the last seconds."""
-
-    def __init__(self) -> None:
-        self.routes: defaultdict[str, _RecentRoute] = defaultdict(_RecentRoute)
-        self.batches: dict[str, tuple[int, str]] = {}
-        self.weights: dict[str, dict[str, float]] = {}
-        self.consumed = 0
-        self.lag = 0
-        self.queued = 0
-        self._rate = _Rate()
-        self._consumed_rate = _Rate()
-
-    def status(self, now_ms: float) -> dict[str, Any]:
-        routes = self.routes.values()
-        outcomes = sum((route.outcomes for route in routes), Tally[str]())
-        latencies = [block for route in routes for block in route.latencies]
-        return {
-            "consumed_per_s": self._consumed_rate.at(now_ms, self.consumed),
-            **_terminal(outcomes, latencies, self._rate, now_ms),
-            "lag_records": self.lag,
-            "queued_records": self.queued,
-            "batches": {model: {"size": size, "why": why} for model, (size, why) in self.batches.items()},
-            "routes": {name: route.status(now_ms) for name, route in self.routes.items()},
-            "weights": self.weights,
-        }
-
-
-def _terminal(
-    outcomes: Tally[str], latencies: list[np.ndarray[Any, Any]], rate: _Rate, now_ms: float
-) -> dict[str, Any]:
-    newest = np.concatenate(latencies)[-_RECENT_LATENCIES:] if latencies else np.zeros(0)
-    p50, p99 = np.percentile(newest, (50, 99)).tolist() if len(newest) else (None, None)
-    done = sum(outcomes.values())
-    return {
-        "predictions": done,
-        "rate_per_s": rate.at(now_ms, done),
-        "latency_p50_ms": p50,
-        "latency_p99_ms": p99,
-        "outcomes": {str(outcome): outcomes[str(outcome)] for outcome in Outcome},
-    }

@@ -102,6 +102,7 @@ class Performer:
         clock: BrokerClock,
         metrics: RoleMetrics,
         post: Callable[[Event], None],
+        post_quietly: Callable[[Event], None],
         ledgers: Mapping[int, Ledger],
         driving: tuple[str, GroupReader],
         followed: LogReader | None,
@@ -113,6 +114,7 @@ class Performer:
         self._clock = clock
         self._metrics = metrics
         self._post = post
+        self._post_quietly = post_quietly
         self._ledgers = ledgers
         self._driving_kind, self._driving_reader = driving
         self._followed = followed
@@ -210,7 +212,7 @@ class Performer:
             self._clock.acknowledged(sent_at_ms, ack.append_ms)
         event = token.add(partition, ack)
         if event is not None:
-            self._post(event)
+            self._post_quietly(event)
 
     def _flow(self, effect: Pause | Continue) -> None:
         source = [At(self._topics.of(effect.source), partition) for partition in effect.partitions]

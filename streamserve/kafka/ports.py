@@ -32,6 +32,8 @@ class Chunk:
     headers: list[Headers]
     """A header's name that is not UTF-8 comes with its bad bytes written as `\\xNN`."""
     next_offset: int
+    lag: int = 0
+    """Records of the partition in the log behind this chunk, as the fetch told it."""
 
     def __len__(self) -> int:
         return len(self.keys)

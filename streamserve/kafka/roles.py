@@ -273,7 +273,7 @@ def _service(
         lookups=KafkaLookups(options),
         writer=KafkaWriter(options),
     )
-    metrics = RoleMetrics(role.name, settings.app.name)
+    metrics = RoleMetrics(role.name, settings.app.name, app.rules.routes)
     learns = follows_states and any(route.learns for route in app.rules.routes)
     return RoleService(
         role,

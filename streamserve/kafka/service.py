@@ -106,6 +106,7 @@ class RoleService:
             clock=clock,
             metrics=metrics,
             post=self.loop.post,
+            post_quietly=self.loop.post_quietly,
             ledgers=self.loop.ledgers,
             driving=(role.driving_kind, clients.group),
             followed=clients.followed,
@@ -253,6 +254,7 @@ class RoleService:
             queued=self.loop.queued_records,
             open_requests=self.loop.open_requests,
             clock_ms=(self.clock.offset_ms, self.clock.bound_ms),
+            now_ms=self.clock.monotonic_ms(),
         )
 
     def _page(self) -> bytes:

@@ -105,6 +105,7 @@ class Child:
             metrics_port=self._port,
             restarts=self._restarts,
             status=self._status,
+            has_spare=self._spare is not None and self._spare.warm.is_set(),
         )
 
     async def keep(self) -> None:

@@ -42,12 +42,14 @@ class ChildFacts:
     restarts: int
     status: Mapping[str, Any] | None = None
     """What its `/status` page said last; None: nothing since its start."""
+    has_spare: bool = False
+    """A loaded process waits to take its place."""
 
     def as_json(self) -> dict[str, Any]:
         plan = self.plan
         identity = {"name": plan.name, "role": plan.role, "pool": plan.pool, "instance": plan.instance}
         process = {"pid": self.pid, "metrics_port": self.metrics_port}
-        return identity | process | {"state": str(self.state), "restarts": self.restarts}
+        return identity | process | {"state": str(self.state), "restarts": self.restarts, "has_spare": self.has_spare}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

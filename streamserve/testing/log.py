@@ -156,7 +156,7 @@ class _Reading:
             self._positions[at] = position
             if records:
                 max_records -= len(records)
-                chunks.append(_chunk(at, records, position))
+                chunks.append(_chunk(at, records, position, self._log.bounds(at)[1]))
         return chunks
 
     def pause(self, partitions: Collection[At]) -> None:
@@ -171,7 +171,7 @@ class _Reading:
         return max(0, self._log.bounds(at)[1] - self._positions[at])
 
 
-def _chunk(at: At, records: list[Stored], next_offset: int) -> Chunk:
+def _chunk(at: At, records: list[Stored], next_offset: int, end: int) -> Chunk:
     return Chunk(
         at=at,
         offsets=np.array([r.offset for r in records], np.int64),
@@ -180,6 +180,7 @@ def _chunk(at: At, records: list[Stored], next_offset: int) -> Chunk:
         values=[r.value for r in records],
         headers=[r.headers for r in records],
         next_offset=next_offset,
+        lag=end - next_offset,
     )
 
 

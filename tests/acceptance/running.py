@@ -78,6 +78,11 @@ class Up:
             pass
         return {role["name"]: role["restarts"] for role in said["roles"]}
 
+    def wait_for_spare(self, name: str) -> None:
+        """Until a loaded process waits to take the place of this one, as when an app has run for a while."""
+        while not any(role["name"] == name and role["has_spare"] for role in self.next("status")["roles"]):
+            pass
+
     def tree(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 

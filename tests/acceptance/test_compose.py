@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from streamserve.datasets import split
 from streamserve.kafka.brokers.jars import KAFKA_VERSION
 from streamserve.settings import load_settings
+from tests.acceptance.foreign import foreign_client, oip
+from tests.acceptance.running import ROOT, STOP_S
 
 if TYPE_CHECKING:
     from streamserve.testing.broker_fixture import BrokerForTests
 
-ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = [name for name in SERVICES if name != "broker"]
@@ -119,9 +124,8 @@ def test_the_image_is_built_from_what_is_in_the_repository() -> None:
     assert ["USER", "streamserve"] in lines
 
 
-@pytest.mark.broker
-def test_the_topics_service_s_exact_command_makes_the_topics(broker: BrokerForTests) -> None:
-    service = local_service("topics", broker.bootstrap_servers)
+def make_topics(servers: str) -> LocalService:
+    service = local_service("topics", servers)
     run = subprocess.run(
         service.command,
         env=service.environment,
@@ -132,6 +136,62 @@ def test_the_topics_service_s_exact_command_makes_the_topics(broker: BrokerForTe
         check=False,
     )
     assert run.returncode == 0, run.stderr
+    return service
+
+
+@pytest.mark.broker
+def test_the_topics_service_s_exact_command_makes_the_topics(broker: BrokerForTests) -> None:
+    service = make_topics(broker.bootstrap_servers)
     check = [*service.command[:-2], "check", service.command[-1]]
     again = subprocess.run(check, env=service.environment, cwd=ROOT, capture_output=True, timeout=60, check=False)
     assert again.returncode == 0
+
+
+@contextmanager
+def running_service(name: str, servers: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    service = local_service(name, servers)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            service.command, env=service.environment, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_the_services_exact_commands_serve_together_and_stop_in_order(broker: BrokerForTests, tmp_path: Path) -> None:
+    make_topics(broker.bootstrap_servers)
+    app = load_settings(ROOT / "examples" / "split.toml").app.name
+    topics = {kind: f"{app}.{kind}.v1" for kind in ("requests", "predictions", "feedback", "outcomes")}
+    ready = {"bootstrap_servers": broker.bootstrap_servers, "topics": topics}
+    images = split()
+    with ExitStack() as stack:
+        client = stack.enter_context(foreign_client(ready))
+        services = {
+            name: stack.enter_context(running_service(name, broker.bootstrap_servers, tmp_path / f"{name}.log"))
+            for name in ROLES
+        }
+        # Sent while they start: the topics keep the requests, and their budget is long enough.
+        for number in range(0, len(images.test_images), 50):
+            pixels = images.test_images[number].astype(float).tolist()
+            client.send(oip(pixels, [1, 784]), tag=number, headers=[("ss-deadline-ms", b"60000")])
+        answers = client.answers(range(0, len(images.test_images), 50))
+        assert {answer.outcome for answer in answers.values()} == {"ok"}
+        right = [answer.label == [int(images.test_labels[number])] for number, answer in answers.items()]
+        assert sum(right) > 0.8 * len(right)
+        number, prediction = next(iter(answers.items()))
+        label = b'{"label": %d}' % images.test_labels[number]
+        place = [("ss-ref", prediction.headers["ss-ref"])]
+        client.send(label, tag="label", kind="feedback", headers=place, partition=prediction.partition)
+        client.flush()
+        while not any(
+            tuple(record.json["feedback"]) == client.acknowledged["label"] for record in client.read("outcomes")
+        ):
+            pass
+        for name, process in services.items():
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(STOP_S + 5) == 0, (tmp_path / f"{name}.log").read_text("utf-8")

@@ -126,7 +126,8 @@ def longest_gap_s(records: list[Seen], killed_ms: float, parts: int) -> float:
     gaps = []
     for part in range(parts):
         stamps = np.sort([record.append_ms for record in records if record.partition == part])
-        gaps.append(np.diff(stamps)[stamps[1:] >= killed_ms].max())
+        if len(stamps):  # outcomes of one learnt state are all in one partition
+            gaps.append(np.diff(stamps)[stamps[1:] >= killed_ms].max())
     return float(max(gaps)) / 1000
 
 
@@ -134,7 +135,7 @@ def check_back(records: list[Seen], load: Load, client: Foreign, name: str) -> N
     gap_s = longest_gap_s(records, load.killed_ms, client.partitions)
     print(f"{name} killed: normal service back after {gap_s:.2f} s")
     last_ms = max(record.append_ms for record in records)
-    assert last_ms - load.killed_ms > (AFTER_S - 1) * 1000, "it serves until the end of the load"
+    assert last_ms - load.killed_ms > (AFTER_S - 1) * 1000  # it serves until the end of the load
     assert gap_s <= GAP_S * PATIENCE
 
 
@@ -171,6 +172,7 @@ def wait_until_back(up: Up, name: str) -> None:
 def test_a_killed_fused_worker_loses_nothing(broker: BrokerForTests, tmp_path: Path) -> None:
     config = project(tmp_path, config=FUSED, model=MODEL, servers=broker.bootstrap_servers)
     with serving(config, state=tmp_path / "state") as up, foreign_client(up.ready) as client:
+        up.wait_for_spare("worker-main-0")
         load = load_around(client, killing(up, "worker-main-0"), "fused")
         wait_until_back(up, "worker-main-0")
         check_nothing_lost(client, load, "fused worker")
@@ -183,6 +185,7 @@ def test_killed_roles_of_the_split_form_lose_nothing(broker: BrokerForTests, tmp
     config = project(tmp_path, config=SPLIT, model=MODEL, servers=broker.bootstrap_servers)
     with serving(config, state=tmp_path / "state") as up, foreign_client(up.ready) as client:
         for name in ("worker-left-0", "aggregate-0", "learn-0"):
+            up.wait_for_spare(name)
             load = load_around(client, killing(up, name), name)
             wait_until_back(up, name)
             check_nothing_lost(client, load, name)

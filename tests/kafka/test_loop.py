@@ -212,6 +212,18 @@ async def test_events_keep_their_order() -> None:
     assert [event.token for event in stage.seen if isinstance(event, Produced)] == list(range(50))
 
 
+async def test_what_may_wait_is_handled_with_what_comes_next_or_alone_after_a_little() -> None:
+    stage = Recorder()
+    loop = loop_of(stage)
+    async with turning(loop):
+        loop.post_quietly(Produced(token=1))
+        loop.post(Produced(token=2))
+        await until(lambda: len(stage.seen) == 2)
+        loop.post_quietly(Produced(token=3))
+        await until(lambda: len(stage.seen) == 3)
+    assert [event.token for event in stage.seen if isinstance(event, Produced)] == [1, 2, 3]
+
+
 async def test_records_below_the_position_are_shown_and_not_opened() -> None:
     stage, source = Recorder(), Fetches()
     loop = loop_of(stage)

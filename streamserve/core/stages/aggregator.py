@@ -35,9 +35,11 @@ from streamserve.core.events import (
     StatesKnownUntil,
     Tick,
 )
+from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import I64, Answers, Flags, Requests
 from streamserve.core.routes import AppRules
 from streamserve.core.settling import Settling
+from streamserve.core.table import NEVER_MS
 from streamserve.core.takeover import Ownership
 from streamserve.core.window import NO_ERROR, Due, Window, bits
 
@@ -70,6 +72,9 @@ class AggregatorStage:
         self._touched: list[I64] = []
         self._acks: dict[int, tuple[_Batch, EmitPredictions | EmitDeadLetters]] = {}
         self._next_token = 0
+        self._soonest_ms = NEVER_MS
+        """No later than the first deadline of an unsettled request; exact unless it is stale."""
+        self._soonest_is_stale = False
 
     # -- protocol ------------------------------------------------------------------------------------------------
 
@@ -103,16 +108,22 @@ class AggregatorStage:
         return effects
 
     def next_deadline_ms(self) -> int | None:
+        catching_up = [partition for partition, owner in self._owned.items() if owner.catching_up]
+        if catching_up:
+            soonest = self._soonest_deadline(catching_up)
+        else:
+            if self._soonest_is_stale:
+                self._soonest_ms = self._soonest_deadline([])
+                self._soonest_is_stale = False
+            soonest = self._soonest_ms
+        return None if soonest == NEVER_MS else soonest - self._rules.guard_ms
+
+    def _soonest_deadline(self, without: list[int]) -> int:
         table = self._window.table
         waiting = ~table["settled"]
-        if not waiting.any():
-            return None
-        for partition, owner in self._owned.items():
-            if owner.catching_up:
-                waiting = waiting & (table["partition"] != partition)
-        if not waiting.any():
-            return None
-        return int(table["deadline_ms"][waiting].min()) - self._rules.guard_ms
+        for partition in without:
+            waiting &= table["partition"] != partition
+        return int(table["deadline_ms"][waiting].min()) if some(waiting) else NEVER_MS
 
     def commit_metadata(self, partition: int) -> str:
         """Where a new owner reads answers from, and from where it looks for what is already answered."""
@@ -121,10 +132,10 @@ class AggregatorStage:
             return ""
         table = self._window.table
         mine = (table["partition"] == partition) & ~table["done"]
-        first_answer = int(table["answer_offset"][mine].min()) if mine.any() else np.iinfo(np.int64).max
+        first_answer = int(table["answer_offset"][mine].min()) if some(mine) else np.iinfo(np.int64).max
         for block in self._early.get(partition, ()):
             first_answer = min(first_answer, block.log_offset)
-        lowest_open = int(table["offset"][mine].min()) if mine.any() else owner.next_request
+        lowest_open = int(table["offset"][mine].min()) if some(mine) else owner.next_request
         return owner.metadata(first_answer, lowest_open)
 
     @property
@@ -147,6 +158,7 @@ class AggregatorStage:
             for block in self._early.pop(partition, ()):
                 self._early_rows -= len(block)
             self._window.forget_partition(partition)
+        self._soonest_is_stale = True
         self._unpause(effects)
 
     # -- input ---------------------------------------------------------------------------------------------------
@@ -158,13 +170,14 @@ class AggregatorStage:
         owner.next_request = int(requests.offsets[-1]) + 1
         admitted = self._admission.admit(requests)
         mine = owner.unanswered(requests.offsets)
-        rows = np.arange(len(requests)) if mine is None else np.flatnonzero(mine)
+        rows = np.arange(len(requests)) if mine is None else indices(mine)
         if mine is not None and len(rows) < len(requests):
             effects.append(Settle(partition=requests.partition, offsets=requests.offsets[~mine]))
         if len(rows):
             handles = self._window.add(requests, admitted, rows, now_ms)
             table = self._window.table
             at = table.at(handles)
+            self._soonest_ms = min(self._soonest_ms, int(table["deadline_ms"][at].min()))
             table["late_on_arrival"][at] = table["deadline_ms"][at] - self._rules.guard_ms <= now_ms
             if admitted.errors:
                 self._touched.append(handles[table["error"][at] != NO_ERROR])
@@ -184,7 +197,7 @@ class AggregatorStage:
     def _apply(self, block: Answers, owner: Ownership) -> None:
         known = block.offsets < owner.next_request
         self._touched.append(self._window.apply(block, known))
-        if not known.all():
+        if not every(known):
             self._early[block.partition].append(block)
             self._early_rows += len(block)
 
@@ -217,11 +230,11 @@ class AggregatorStage:
         heard = table["present"][at] | table["failed"][at]
         complete = ((table["chosen"][at] & ~heard) == 0) | (table["error"][at] != NO_ERROR)
         early = np.zeros(len(at), np.bool_)
-        if not complete.all():
-            open_rows = np.flatnonzero(~complete)
+        if not every(complete):
+            open_rows = indices(~complete)
             early[open_rows] = self._decided(at[open_rows])
         ready = complete | early
-        if ready.any():
+        if some(ready):
             self._settle(Due(at=at[ready], early=early[ready] & ~complete[ready]), now_ms, effects)
 
     def _decided(self, at: I64) -> Flags:
@@ -229,19 +242,19 @@ class AggregatorStage:
         table = self._window.table
         decided = np.zeros(len(at), np.bool_)
         kinds = table["route"][at] * _FORMS + table["form"][at]
-        for kind in np.unique(kinds).tolist():
+        for kind in distinct(kinds):
             index = kind // _FORMS
             route = self._rules.routes[index]
             if kind % _FORMS == 0 or not route.decide_early or route.combine == "mean" or len(route.models) < 2:
                 continue  # form 0: nobody has answered yet
-            mine = np.flatnonzero(kinds == kind)
+            mine = indices(kinds == kind)
             weights = self._settling.weights(index, at[mine])
             there = bits(table["present"][at[mine]], len(route.models))
             given = np.where(there, weights, 0.0).sum(axis=1)
             waits = bits(table["chosen"][at[mine]] & ~table["failed"][at[mine]], len(route.models)) & ~there
             open_weights = np.where(waits, weights, 0.0)
             left = open_weights.max(axis=1) if route.combine == "best" else open_weights.sum(axis=1)
-            likely = np.flatnonzero((given > left) & there.any(axis=1))
+            likely = indices((given > left) & there.any(axis=1))
             if not len(likely):
                 continue
             rows = at[mine[likely]]
@@ -260,14 +273,16 @@ class AggregatorStage:
         return decided
 
     def _settle_due(self, now_ms: int, effects: list[Effect]) -> None:
+        if now_ms < self._soonest_ms - self._rules.guard_ms:
+            return
         table = self._window.table
         due = ~table["settled"] & (table["deadline_ms"] - self._rules.guard_ms <= now_ms)
-        if not due.any():
+        if not some(due):
             return
         for partition, owner in self._owned.items():
             if owner.catching_up:
                 due &= table["partition"] != partition
-        at = np.flatnonzero(due)
+        at = indices(due)
         if len(at):
             self._settle(Due(at=at, early=np.zeros(len(at), np.bool_)), now_ms, effects)
 
@@ -280,6 +295,7 @@ class AggregatorStage:
             if letters is not None:
                 self._send(batch, EmitDeadLetters(token=self._token(), letters=letters), effects)
         table["settled"][due.at] = True
+        self._soonest_is_stale = True
 
     # -- sending -------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from streamserve.core.events import (
     StatesKnownUntil,
     Tick,
 )
+from streamserve.core.fast import every, some
 from streamserve.core.messages import Answers
 from streamserve.core.routes import AppRules
 from streamserve.core.slicing import take_answers
@@ -91,7 +92,7 @@ class FusedStage:
                 match effect:
                     case EmitAnswers():
                         out += self._apply(effect.answers, now_ms)
-                        follow += self._worker.handle(Produced(token=effect.token), now_ms)
+                        follow += self._worker.acknowledged(effect.token)
                     case Settle():
                         pass  # the terminal record settles it
                     case _:
@@ -103,13 +104,13 @@ class FusedStage:
         effects: list[Effect] = []
         if answers.route in self._learns:
             unsettled = self._aggregator.unsettled(answers.partition, answers.offsets)
-            if not unsettled.all():
+            if not every(unsettled):
                 self._emit_late(take_answers(answers, ~unsettled), effects)
         fetched = AnswersFetched(partition=answers.partition, blocks=(answers,), next_offset=0)
         return effects + self._aggregator.handle(fetched, now_ms)
 
     def _emit_late(self, late: Answers, effects: list[Effect]) -> None:
-        if not (late.missing == 0).any():
+        if not some(late.missing == 0):
             return
         token = self._next_late
         self._next_late -= 1

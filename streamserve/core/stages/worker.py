@@ -34,9 +34,10 @@ from streamserve.core.events import (
     StatesKnownUntil,
     Tick,
 )
+from streamserve.core.fast import distinct, every, has_bit, indices, some
 from streamserve.core.messages import I64, Answers, Requests
 from streamserve.core.routes import AppRules
-from streamserve.core.table import Table
+from streamserve.core.table import NEVER_MS, Table
 
 _COLUMNS = {
     "partition": np.int64,
@@ -84,6 +85,9 @@ class WorkerStage:
         self._lag: dict[int, int] = {}
         self._sent: dict[int, tuple[I64, Answers]] = {}
         self._next_token = 0
+        self._soonest_ms = NEVER_MS
+        """No later than the first deadline that somebody waits for; exact unless it is stale."""
+        self._soonest_is_stale = False
 
     # -- protocol ------------------------------------------------------------------------------------------------
 
@@ -118,11 +122,26 @@ class WorkerStage:
         return effects
 
     def next_deadline_ms(self) -> int | None:
-        table = self._table
-        waiting = table["waiting"] > 0
-        moments = [int(table["deadline_ms"][waiting].min())] if waiting.any() else []
-        moments += [desk.go_at_ms for desk in self._desks.values() if desk.go_at_ms is not None]
-        return min(moments) if moments else None
+        soonest = self._soonest()
+        for desk in self._desks.values():
+            if desk.go_at_ms is not None and desk.go_at_ms < soonest:
+                soonest = desk.go_at_ms
+        return None if soonest == NEVER_MS else soonest
+
+    def _soonest(self) -> int:
+        if self._soonest_is_stale:
+            table = self._table
+            waiting = table["waiting"] > 0
+            self._soonest_ms = int(table["deadline_ms"][waiting].min()) if some(waiting) else NEVER_MS
+            self._soonest_is_stale = False
+        return self._soonest_ms
+
+    def acknowledged(self, token: int) -> list[Effect]:
+        """What `Produced` leads to where nothing else has happened (fused form: answers need no broker)."""
+        effects: list[Effect] = []
+        self._acknowledge(token, effects)
+        self._drop_done()
+        return effects
 
     def commit_metadata(self, partition: int) -> str:
         return ""
@@ -145,9 +164,10 @@ class WorkerStage:
             self._owned.discard(partition)
             self._skip.pop(partition, None)
             self._lag.pop(partition, None)
-        gone = np.flatnonzero(np.isin(table["partition"], event.partitions))
+        gone = indices(np.isin(table["partition"], event.partitions))
         table["done"][gone] = True
         table["waiting"][gone] = 0
+        self._soonest_is_stale = True
         for desk in self._desks.values():
             desk.remove(gone + table.base)
 
@@ -170,11 +190,11 @@ class WorkerStage:
         elif skip is not None:
             live &= ~np.isin(requests.offsets, skip)
         waiting = np.zeros(n, np.int64)
-        for route in np.unique(admitted.route[live]).tolist():
+        for route in distinct(admitted.route[live]):
             rows = live & (admitted.route == route)
             for bit, _ in self._hosted[route]:
-                waiting[rows] += ((choice.chosen[rows] >> np.uint64(bit)) & np.uint64(1)).astype(np.int64)
-        kept = np.flatnonzero(waiting > 0)
+                waiting += rows & has_bit(choice.chosen, bit)
+        kept = indices(waiting > 0)
         if len(kept) < n:
             effects.append(Settle(partition=partition, offsets=requests.offsets[waiting == 0]))
         if not len(kept):
@@ -205,19 +225,20 @@ class WorkerStage:
                 "errors": [None] * len(kept),
             },
         )
+        self._soonest_ms = min(self._soonest_ms, int(self._table["deadline_ms"][-len(kept) :].min()))
         self._queue(handles, now_ms)
 
     def _queue(self, handles: I64, now_ms: int) -> None:
         table = self._table
         at = table.at(handles)
         routes, chosen = table["route"][at], table["chosen"][at]
-        for route in np.unique(routes).tolist():
+        for route in distinct(routes):
             mine = routes == route
             for bit, desk in self._hosted[route]:
-                wanted = mine & ((chosen >> np.uint64(bit)) & np.uint64(1)).astype(np.bool_)
-                if wanted.all():
+                wanted = mine & has_bit(chosen, bit)
+                if every(wanted):
                     desk.add(handles, now_ms)
-                elif wanted.any():
+                elif some(wanted):
                     desk.add(handles[wanted], now_ms)
 
     # -- model calls ---------------------------------------------------------------------------------------------
@@ -236,8 +257,11 @@ class WorkerStage:
 
     def _expire(self, now_ms: int, effects: list[Effect]) -> None:
         """Deadlines that have come: shed what is queued, give up what is running."""
+        if now_ms < self._soonest_ms:
+            return
+        self._soonest_is_stale = True
         table = self._table
-        due = np.flatnonzero((table["waiting"] > 0) & (table["deadline_ms"] <= now_ms))
+        due = indices((table["waiting"] > 0) & (table["deadline_ms"] <= now_ms))
         if not len(due):
             return
         effects.append(Count(what="abandoned", label="deadline", n=len(due)))
@@ -260,6 +284,7 @@ class WorkerStage:
         at = table.at(handles[handles >= table.base])
         counted = at[table["waiting"][at] > 0]
         table["waiting"][counted] -= 1
+        self._soonest_is_stale = True
         table["unacked"][counted] += 1
         self._send(counted + table.base, answers, effects)
 
@@ -296,5 +321,5 @@ class WorkerStage:
     def _drop_done(self) -> None:
         done = self._table["done"]
         if len(done) and done[0]:
-            n = len(done) if done.all() else int(done.argmin())
+            n = len(done) if every(done) else int(done.argmin())
             self._table.drop_front(n)
