@@ -8,6 +8,7 @@
     ├── BrokerError            no broker answers, or ours cannot be started
     ├── TopicsDiffer           the broker's topics are not those that the app declares
     ├── ContractError          a record of ours has a version or a shape that this code cannot read
+    │   └── MalformedRecord    its version is right, its content is damaged: it is skipped, counted, dead-lettered
     ├── UnusableInput          a client cannot make a request of this input (`streamserve.client`)
     ├── PredictionFailed       a prediction without an answer, by `raise_for_outcome` (`streamserve.client`)
     ├── PredictionTimeout      a client's request was not answered in deadline + grace
@@ -54,6 +55,10 @@ class ContractError(StreamserveError):
     """A record of ours has a version or a shape that this code cannot read."""
 
     exit_code = 6
+
+
+class MalformedRecord(ContractError):
+    """A record of ours is not of its declared form, though not of another version."""
 
 
 class PredictionTimeout(StreamserveError):

@@ -44,6 +44,8 @@ METADATA_MAX_AGE_MS = 10_000
 #: How long the group waits for a member that does not give up its partitions.
 REBALANCE_TIMEOUT_MS = 10_000
 _STOP_S = 3.0
+#: Each asks the broker once for each partition; above that a record is not what is wrong.
+_FRUITLESS_REPAIRS = 20
 _ATTEMPTS = 20
 _ATTEMPT_S = 0.1
 _LOST = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError, IllegalStateError)
@@ -103,6 +105,7 @@ class _Reading:
         self._consumer: AIOKafkaConsumer | None = None
         self._raw = RawFetcher(options, committed_only=committed_only)
         self._repaired: list[Chunk] = []
+        self._fruitless = 0
         self._next: dict[TopicPartition, int] = {}
         """First offset not yet handed out, of each partition that is being read."""
 
@@ -136,10 +139,13 @@ class _Reading:
         consumer = self._live
         try:
             fetched = await consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
-        except (ValueError, KafkaError) as error:
+        except Exception as error:  # what a damaged batch makes parser and decompressors raise has no common class
             if isinstance(error, KafkaError) and not isinstance(error, CorruptRecordException):
                 raise BrokerError(f"reading failed: {error!r}") from error
             await self._repair(consumer, error)
+            self._fruitless = 0 if self._repaired else self._fruitless + 1
+            if self._fruitless > _FRUITLESS_REPAIRS:
+                raise BrokerError(f"reading failed, and reading it the slow way found nothing: {error!r}") from error
             return []
         if not fetched:
             await self._catch_up(consumer)

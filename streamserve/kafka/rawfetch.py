@@ -1,7 +1,8 @@
 """Reads one fetch of one partition without aiokafka's record parser: for records that break it.
 
 Slow and rarely used. Format: Kafka's record batch, magic 2 (KIP-98; https://kafka.apache.org/documentation/#recordbatch).
-A batch that cannot be read at all (its compression is damaged) is stepped over, with a line in the log.
+Where a batch, or the rest of it, cannot be read at all (its compression is damaged), each of its offsets becomes a
+record without a value whose header `ss-unreadable` says why: it is answered and counted like any other.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ _LENGTH_FROM = 12  # a batch's length counts from after the length field
 _CODEC, _LOG_APPEND, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 _DECODERS = {1: gzip_decode, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode}
 _ABORT = 0
+UNREADABLE_HEADER = "ss-unreadable"
 
 
 class RawRecord(NamedTuple):
@@ -114,7 +116,7 @@ def parse(data: bytes, position: int, aborted: list[tuple[int, int]] | None) -> 
             break
         while waiting and waiting[0][1] <= base:
             dead.add(waiting.pop(0)[0])
-        batch = list(_records(data[start + _BATCH.size : end], head)) if magic == 2 else []
+        batch = _records(data[start + _BATCH.size : end], head) if magic == 2 else []
         if attributes & _CONTROL:
             if batch and (batch[0].key or b"")[2:4] == _ABORT.to_bytes(2, "big"):
                 dead.discard(producer)
@@ -125,18 +127,25 @@ def parse(data: bytes, position: int, aborted: list[tuple[int, int]] | None) -> 
     return records, next_offset
 
 
-def _records(payload: bytes, head: tuple[int, ...]) -> Iterator[RawRecord]:
-    base, attributes, first_ms, max_ms, count = head[0], head[5], head[7], head[8], head[12]
+def _records(payload: bytes, head: tuple[int, ...]) -> list[RawRecord]:
+    base, attributes, last_delta, first_ms, max_ms, count = head[0], head[5], head[6], head[7], head[8], head[12]
     codec = attributes & _CODEC
+    records: list[RawRecord] = []
     try:
         if codec:
             payload = _decompressed(codec, payload)
         at = 0
         for _ in range(count):
             record, at = _record(payload, at, base, first_ms, max_ms if attributes & _LOG_APPEND else None)
-            yield record
+            records.append(record)
     except (IndexError, ValueError) as error:
-        _log.error("the rest of the record batch at offset %d cannot be read and is skipped: %r", base, error)
+        first = records[-1].offset + 1 if records else base
+        # A batch holds at most `count` records: what its header says beyond that is damage too.
+        lost = range(first, min(base + last_delta + 1, first + max(0, count - len(records))))
+        _log.error("offsets %d to %d cannot be read: %r", lost.start, lost.stop - 1, error)
+        words = ((UNREADABLE_HEADER, f"the record batch at offset {base}: {error}".encode()),)
+        records += [RawRecord(offset, max_ms, None, None, words) for offset in lost]
+    return records
 
 
 def _decompressed(codec: int, payload: bytes) -> bytes:

@@ -140,7 +140,13 @@ def test_weights_of_the_epoch_in_force_decide() -> None:
     for _ in range(200):
         state = policy.learn(state, _outcome({"a@1": 0.0, "b@1": 1.0, "c@1": 1.0}))
     record = StateRecord(
-        route="r", context="", policy="hedge", data=policy.dump(state), includes={}, partition=0, epoch=5,
+        route="r",
+        context="",
+        policy="hedge",
+        data=policy.dump(state),
+        includes={},
+        partition=0,
+        epoch=5,
         append_ms=START_MS - 1000,
     )
     w.feed(StatesFetched(states=(record,)))
@@ -155,15 +161,31 @@ def test_weights_of_the_epoch_in_force_decide() -> None:
 
 
 def _outcome(losses: dict[str, float]):
-    from streamserve.core.records import Decision, OutcomeRecord  # noqa: PLC0415
+    from streamserve.core.records import Decision, OutcomeRecord
 
     decision = Decision(
-        id="i", route="r", outcome="ok", epoch=-1, probability=1.0, off_epoch=False, chosen=tuple(losses), label=[1],
-        members={}, rows=1,
+        id="i",
+        route="r",
+        outcome="ok",
+        epoch=-1,
+        probability=1.0,
+        off_epoch=False,
+        chosen=tuple(losses),
+        label=[1],
+        members={},
+        rows=1,
     )
     return OutcomeRecord(
-        to_partition=0, route="r", context="", ref=(0, 0), decision=decision, feedback=(0, 0), feedback_ms=0,
-        label=[1], has_label=True, losses=losses,
+        to_partition=0,
+        route="r",
+        context="",
+        ref=(0, 0),
+        decision=decision,
+        feedback=(0, 0),
+        feedback_ms=0,
+        label=[1],
+        has_label=True,
+        losses=losses,
     )
 
 

@@ -259,7 +259,7 @@ def test_what_a_predecessor_answered_is_not_answered_again() -> None:
 
 def test_nothing_is_emitted_for_a_revoked_partition() -> None:
     held: list[RunBatch] = []
-    w = world(run=lambda e: held.append(e))
+    w = world(run=held.append)
     w.feed(requests([b":1,1"]))
     w.feed(requests([b":2,2"], partition=1))
     w.feed(Revoked(partitions=(0,)))

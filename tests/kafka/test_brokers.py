@@ -26,11 +26,11 @@ from streamserve.kafka.brokers import BrokerOptions, OwnBroker, guard, prepare, 
 from streamserve.kafka.brokers.jars import ensure_jars, pinned_jars
 from streamserve.kafka.brokers.java import find_java
 from streamserve.kafka.brokers.options import NodePlace, node_properties, write_properties
-from streamserve.places import cache_folder
 from streamserve.kafka.brokers.ports import HOST, free_ports, is_free
 from streamserve.kafka.brokers.probe import live_brokers
 from streamserve.kafka.brokers.process import Process, spawn, start_mark
 from streamserve.kafka.brokers.state import BrokerRecord, NodeRecord, write_record
+from streamserve.places import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -57,13 +57,31 @@ def test_records_of_an_aborted_transaction_are_left_out() -> None:
     assert [r.value for r in parse(data, 0, None)[0]] == [b"aborted", b"kept"]
 
 
-def test_a_batch_that_cannot_be_read_is_stepped_over(caplog: pytest.LogCaptureFixture) -> None:
-    bad = bytearray(batch_of([(None, b"x" * 100, [])], codec=GZIP))
+def test_each_offset_of_a_batch_that_cannot_be_read_becomes_a_record_that_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bad = bytearray(batch_of([(None, b"x" * 100, [])] * 3, codec=GZIP))
     bad[70:90] = b"\x00" * 20
-    records, next_offset = parse(bytes(bad) + batch_of([(None, b"good", [])], base=1), 0, None)
-    assert [r.value for r in records] == [b"good"]
-    assert next_offset == 2
-    assert "cannot be read and is skipped" in caplog.text
+    records, next_offset = parse(bytes(bad) + batch_of([(None, b"good", [])], base=3), 1, None)
+    assert [(r.offset, r.value) for r in records] == [(1, None), (2, None), (3, b"good")]
+    assert records[0].headers[0][0] == "ss-unreadable"
+    assert records[0].append_ms == 1_002
+    assert next_offset == 4
+    assert "cannot be read" in caplog.text
+
+
+def test_the_readable_head_of_a_damaged_batch_is_kept() -> None:
+    data = batch_of([(None, b"%d" % i * 9, []) for i in range(4)])
+    at = data.index(b"2" * 9) - 1  # the length of the third value
+    records, next_offset = parse(data[:at] + b"\x7f" + data[at + 1 :], 0, None)
+    assert [r.value for r in records] == [b"0" * 9, b"1" * 9, None, None]
+    assert next_offset == 4
+
+
+def test_an_aborted_or_control_batch_that_cannot_be_read_has_no_records() -> None:
+    bad = bytearray(batch_of([(None, b"x" * 100, [])], codec=GZIP, transactional=True, producer=5))
+    bad[70:90] = b"\x00" * 20
+    assert parse(bytes(bad), 0, [(5, 0)]) == ([], 1)
 
 
 @given(st.binary(max_size=40), st.integers(0, 200))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from streamserve.kafka.brokers.options import BrokerOptions
 from streamserve.kafka.brokers.own import OwnBroker
-from streamserve.places import cache_folder, state_folder
 from streamserve.kafka.brokers.preparation import Prepared, prepare
 from streamserve.kafka.brokers.state import BrokerStatus, NodeStatus, read_status, stop_recorded
+from streamserve.places import cache_folder, state_folder
 
 __all__ = [
     "BrokerOptions",

@@ -27,10 +27,10 @@ from streamserve.kafka.brokers.options import (
     node_properties,
     write_properties,
 )
-from streamserve.places import cache_folder
 from streamserve.kafka.brokers.ports import free_ports
 from streamserve.kafka.brokers.probe import live_brokers
 from streamserve.kafka.brokers.process import spawn
+from streamserve.places import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
