@@ -58,6 +58,25 @@ class AnswersFetched:
     next_offset: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RawAnswers:
+    """A block of answers as it stands in the log: what it is about has been read, the rest on demand only."""
+
+    model: str
+    offsets: I64
+    """The requests, increasing."""
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawAnswersFetched:
+    """The same as `AnswersFetched`, for a stage that needs few of them."""
+
+    partition: int
+    blocks: tuple[RawAnswers, ...]
+    next_offset: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatesFetched:
     """Learnt states as they stand in the log (epochs topic; snapshots at the start)."""
@@ -141,6 +160,7 @@ Event = (
     | Revoked
     | RequestsFetched
     | AnswersFetched
+    | RawAnswersFetched
     | StatesFetched
     | StatesKnownUntil
     | BatchFinished

@@ -192,7 +192,8 @@ _READERS: dict[str, Callable[[Path, ModelSpec], Loaded]] = {
 
 
 def _unreadable(file: Path, broken: Exception, spec: ModelSpec) -> StreamserveError:
-    return spec.error(f"{file} cannot be loaded: {type(broken).__name__}: {broken}")
+    words = " ".join(str(broken).split())  # frameworks like to break their lines
+    return spec.error(f"{file} cannot be loaded: {type(broken).__name__}: {words}")
 
 
 def _told(broken: BaseException) -> str:

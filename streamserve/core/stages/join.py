@@ -24,7 +24,6 @@ from streamserve.core.effects import (
 )
 from streamserve.core.epochs import outcome_partition
 from streamserve.core.events import (
-    AnswersFetched,
     Assigned,
     Drain,
     Event,
@@ -32,6 +31,7 @@ from streamserve.core.events import (
     PredictionsFetched,
     Produced,
     ProduceFailed,
+    RawAnswersFetched,
     Revoked,
     StatesFetched,
     StatesKnownUntil,
@@ -49,7 +49,7 @@ from streamserve.core.records import (
 from streamserve.core.routes import AppRules
 from streamserve.core.stages.join_partition import Partition
 from streamserve.core.stages.join_send import Rejected, Sender
-from streamserve.core.stages.join_window import MemoryPredictions, StoreFactory
+from streamserve.core.stages.join_window import DecodeAnswers, LateAnswers, MemoryPredictions, StoreFactory
 
 DecodePrediction = Callable[[bytes], Decision | None]
 
@@ -75,18 +75,20 @@ class JoinOptions:
 
 
 class JoinStage:
-    """Stage of the join. `decode_prediction` reads a raw terminal record; None where it cannot be read."""
+    """Stage of the join. `decode_prediction` and `decode_answers` read raw records; None where one cannot be read."""
 
     def __init__(
         self,
         rules: AppRules,
         options: JoinOptions,
         decode_prediction: DecodePrediction,
+        decode_answers: DecodeAnswers,
         store: StoreFactory | None = None,
     ) -> None:
         self._routes = {route.name: route for route in rules.routes}
         self._options = options
         self._decode = decode_prediction
+        self._decode_answers = decode_answers
         self._store = store or (lambda partition: MemoryPredictions(options.window_bytes))
         self._partitions: dict[int, Partition] = {}
         self._sender = Sender(options.retry_ms, options.give_up_ms)
@@ -105,7 +107,7 @@ class JoinStage:
                 self._remember(event, now_ms)
             case FeedbackFetched():
                 self._take(event, now_ms)
-            case AnswersFetched():
+            case RawAnswersFetched():
                 self._keep_answers(event)
             case Produced():
                 self._close(self._sender.acknowledged(event.token))
@@ -141,7 +143,8 @@ class JoinStage:
     def _assign(self, event: Assigned) -> None:
         for number, resume in event.partitions.items():
             self._sender.drop(number)
-            self._partitions[number] = Partition(number, resume, self._store(number), self._options.answers_bytes)
+            answers = LateAnswers(number, self._options.answers_bytes, self._decode_answers)
+            self._partitions[number] = Partition(number, resume, self._store(number), answers)
 
     def _revoke(self, event: Revoked) -> None:
         for number in event.partitions:
@@ -154,7 +157,7 @@ class JoinStage:
         for partition in self._partitions.values():
             partition.abandon_waiting()
 
-    def _keep_answers(self, event: AnswersFetched) -> None:
+    def _keep_answers(self, event: RawAnswersFetched) -> None:
         partition = self._partitions.get(event.partition)
         if partition is not None:
             partition.keep_answers(event)

@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import TypeVar
 
 from streamserve.core.effects import Continue, Effect, Pause
-from streamserve.core.events import AnswersFetched, PredictionsFetched, Resume
+from streamserve.core.events import PredictionsFetched, RawAnswersFetched, Resume
 from streamserve.core.records import Feedback, FeedbackRecord, PredictionRecord
 from streamserve.core.stages.join_window import LateAnswers, PredictionStore
 
@@ -19,10 +19,10 @@ _Key = TypeVar("_Key", int, str)
 class Partition:
     """State of one owned partition. Offsets are of its feedback topic."""
 
-    def __init__(self, number: int, resume: Resume, store: PredictionStore, answers_bytes: int) -> None:
+    def __init__(self, number: int, resume: Resume, store: PredictionStore, answers: LateAnswers) -> None:
         self.number = number
         self.store = store
-        self.answers = LateAnswers(answers_bytes)
+        self.answers = answers
         self.waiting: OrderedDict[int, tuple[FeedbackRecord, int]] = OrderedDict()
         """Offset -> record and when it arrived."""
         self.open: OrderedDict[int, None] = OrderedDict()
@@ -147,7 +147,7 @@ class Partition:
         # One look-up for each, though an id may have come twice in this fetch.
         return [self.waiting[offset][0] for offset in dict.fromkeys(found)]
 
-    def keep_answers(self, event: AnswersFetched) -> None:
+    def keep_answers(self, event: RawAnswersFetched) -> None:
         for block in event.blocks:
             self.answers.add(block, self._answers_next)
         self._answers_next = event.next_offset

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from streamserve.core.events import RawAnswers
 from streamserve.core.messages import Answers
 from streamserve.core.reasons import Missing
 from streamserve.core.records import Label, PredictionRecord
@@ -90,38 +90,56 @@ def _bytes_of(record: PredictionRecord) -> int:
     return len(record.raw) + len(record.id or "") + OVERHEAD_BYTES
 
 
-class LateAnswers:
-    """Blocks of answers as they came, found by (model, request offset); bounded by bytes, oldest out first.
+DecodeAnswers = Callable[[bytes, int], Answers | None]
+"""Reads a raw block of answers of a partition; None where it cannot be read."""
 
-    Only labels are kept. A block is listed under each run of `2**_BUCKET_BITS` offsets that it touches, so a look-up
-    meets few blocks however long the window is.
+
+class LateAnswers:
+    """Blocks of answers of one partition as they came, found by (model, request offset); bounded by bytes, oldest out
+    first.
+
+    They are kept raw and decoded on a match. A block is listed under each run of `2**_BUCKET_BITS` offsets that it
+    touches, so a look-up meets few blocks however long the window is.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, partition: int, max_bytes: int, decode: DecodeAnswers) -> None:
+        self._partition = partition
         self._max_bytes = max_bytes
+        self._decode = decode
         self._bytes = 0
         self._blocks: deque[_Block] = deque()
         self._buckets: dict[tuple[str, int], list[_Block]] = {}
+        self._decoded: tuple[_Block, Answers | None] | None = None  # feedback often asks for neighbours
 
-    def add(self, answers: Answers, log_offset: int) -> None:
+    def add(self, raw: RawAnswers, log_offset: int) -> None:
         """`log_offset`: from where the answers topic is to be read to meet this block again."""
-        if answers.labels is None or not len(answers):
+        if not len(raw.offsets):
             return
-        block = _Block(answers, log_offset)
+        block = _Block(raw, log_offset)
         self._blocks.append(block)
         self._bytes += block.n_bytes
-        for bucket in block.buckets:
-            self._buckets.setdefault((block.model, bucket), []).append(block)
+        for bucket in block.buckets():
+            self._buckets.setdefault((raw.model, bucket), []).append(block)
         while self._bytes > self._max_bytes and self._blocks:
             self._drop_oldest()
 
     def rows(self, model: str, request_offset: int) -> list[Label] | None:
         """What the model said of this request, one value per row; the first answer counts."""
         for block in self._buckets.get((model, request_offset >> _BUCKET_BITS), ()):
-            rows = block.rows(request_offset)
-            if rows is not None:
+            place = int(np.searchsorted(block.raw.offsets, request_offset))
+            if place == len(block.raw.offsets) or block.raw.offsets[place] != request_offset:
+                continue
+            answers = self._answers(block)
+            if answers is not None and answers.labels is not None and answers.missing[place] == Missing.PRESENT:
+                first, end = answers.row_starts[place : place + 2].tolist()
+                rows: list[Label] = answers.labels[first:end].tolist()
                 return rows
         return None
+
+    def _answers(self, block: _Block) -> Answers | None:
+        if self._decoded is None or self._decoded[0] is not block:
+            self._decoded = block, self._decode(block.raw.value, self._partition)
+        return self._decoded[1]
 
     @property
     def read_from(self) -> int | None:
@@ -138,36 +156,28 @@ class LateAnswers:
     def _drop_oldest(self) -> None:
         block = self._blocks.popleft()
         self._bytes -= block.n_bytes
-        for bucket in block.buckets:
+        if self._decoded is not None and self._decoded[0] is block:
+            self._decoded = None
+        for bucket in block.buckets():
             # Blocks leave in the order in which they came, so this one is the first of each of its lists.
-            listed = self._buckets[block.model, bucket]
+            listed = self._buckets[block.raw.model, bucket]
             del listed[0]
             if not listed:
-                del self._buckets[block.model, bucket]
+                del self._buckets[block.raw.model, bucket]
 
 
 class _Block:
-    __slots__ = ("buckets", "labels", "last", "log_offset", "model", "n_bytes", "offsets", "present", "starts")
+    __slots__ = ("last", "log_offset", "n_bytes", "raw")
 
-    def __init__(self, answers: Answers, log_offset: int) -> None:
+    def __init__(self, raw: RawAnswers, log_offset: int) -> None:
+        self.raw = raw
         self.log_offset = log_offset
-        labels: Any = answers.labels
-        order = np.argsort(answers.offsets, kind="stable")
-        self.model = answers.model
-        self.labels = labels
-        self.offsets: list[int] = answers.offsets[order].tolist()
-        self.starts: list[tuple[int, int]] = list(
-            zip(answers.row_starts[:-1][order].tolist(), answers.row_starts[1:][order].tolist(), strict=True)
-        )
-        self.present: list[bool] = (answers.missing[order] == Missing.PRESENT).tolist()
-        self.last = self.offsets[-1]
-        self.buckets: list[int] = np.unique(answers.offsets >> _BUCKET_BITS).tolist()
-        self.n_bytes = int(labels.nbytes) + OVERHEAD_BYTES + 100 * len(self.offsets)
+        self.last = int(raw.offsets[-1])
+        self.n_bytes = len(raw.value) + int(raw.offsets.nbytes) + OVERHEAD_BYTES
 
-    def rows(self, request_offset: int) -> list[Label] | None:
-        place = bisect_left(self.offsets, request_offset)
-        if place == len(self.offsets) or self.offsets[place] != request_offset or not self.present[place]:
-            return None
-        first, end = self.starts[place]
-        rows: list[Label] = self.labels[first:end].tolist()
-        return rows
+    def buckets(self) -> list[int]:
+        first, last = int(self.raw.offsets[0]) >> _BUCKET_BITS, self.last >> _BUCKET_BITS
+        if first == last:
+            return [first]
+        buckets: list[int] = np.unique(self.raw.offsets >> _BUCKET_BITS).tolist()
+        return buckets

@@ -11,7 +11,7 @@ dead letters              `encode_dead_letters`
 ========================  ===================================================================================
 
 What people send never raises: it becomes a value with a reason (`Refusal`, `Decoded.errors`). What our own roles
-write raises `ContractError` where it is of another version or contradicts itself.
+write raises `ContractError` where it is of another version, `MalformedRecord` where it contradicts itself.
 """
 
 from __future__ import annotations

@@ -12,12 +12,14 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from streamserve.core.events import RawAnswers
 from streamserve.core.messages import PROBABILITY_ONE, Answers, Choice
 from streamserve.core.reasons import Missing, Reason
-from streamserve.errors import ContractError
+from streamserve.errors import MalformedRecord
 from streamserve.kafka.codecs.arrays import pack_array, pack_column, unpack_array, unpack_column
 from streamserve.kafka.codecs.contract import VERSION, VersionOnly, read
-from streamserve.topics.internal_values import AnswersBlock
+from streamserve.topics.internal_values import AnswersBlock, ArrayValue
+from streamserve.topics.values import Version
 
 DEFAULT_BLOCK_BYTES = 256 << 10
 #: 8 MiB are declared for the topic; 64 KiB are left for the batch around the record.
@@ -135,17 +137,42 @@ def _without_output(answers: Answers, size: int, max_record_bytes: int) -> Answe
     )
 
 
-def decode_answers(value: bytes, partition: int) -> Answers:
+class _Peek(msgspec.Struct):
+    """What a block is about."""
+
+    v: Version
+    model: str
+    offsets: ArrayValue
+
+
+_decode_peek = msgspec.msgpack.Decoder(_Peek).decode
+
+
+def peek_answers(value: bytes | None, partition: int) -> RawAnswers:
+    """What a block is about, without reading the rest. Raises as `decode_answers`."""
+    peek = read(value, _decode_peek, f"an answers record of partition {partition}", _decode_version)
+    try:
+        offsets = unpack_column(peek.offsets, np.int64, len(peek.offsets.data) // 8)
+        if not len(offsets) or offsets[0] < 0 or (len(offsets) > 1 and np.diff(offsets).min() <= 0):
+            raise ValueError("offsets do not increase")
+    except ValueError as error:
+        raise MalformedRecord(
+            f"an answers record of partition {partition} by {peek.model!r} contradicts itself: {error}"
+        ) from None
+    return RawAnswers(model=peek.model, offsets=offsets, value=value or b"")
+
+
+def decode_answers(value: bytes | None, partition: int) -> Answers:
     """The block that a record of this partition holds. Arrays are read-only views of the record.
 
-    Raises `ContractError` for another version, and for content that contradicts itself.
+    Raises `ContractError` for another version, `MalformedRecord` for content that contradicts itself.
     """
     block = read(value, _decode, f"an answers record of partition {partition}", _decode_version)
     try:
         answers = _unpack(block, partition)
         _check(answers)
     except (ValueError, TypeError, OverflowError) as error:
-        raise ContractError(
+        raise MalformedRecord(
             f"an answers record of partition {partition} by {block.model!r} contradicts itself: {error}"
         ) from None
     return answers

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from streamserve.errors import ContractError
+from streamserve.errors import ContractError, MalformedRecord
 
 #: Version of every value that this code writes; the only one so far.
 VERSION: Final = 1
@@ -30,20 +30,27 @@ def read(
     what: str,
     version: Callable[[bytes], VersionOnly] = _json_version,
 ) -> _Value:
-    """The decoded value. Raises `ContractError`, naming the record (`what`), for another version or form."""
+    """The decoded value; errors name the record (`what`).
+
+    Raises `ContractError` for another version, so that a role stops, and `MalformedRecord` for another form, which is
+    one record's trouble.
+    """
     if value is None:
-        raise ContractError(f"{what} has no value")
+        raise MalformedRecord(f"{what} has no value")
     try:
         return decode(value)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ContractError(f"{what} cannot be read: {_why(value, error, version)}") from None
+        found = _version_of(value, version)
+        if found not in (VERSION, None):
+            raise ContractError(
+                f"{what} cannot be read: its version is {found}, this code reads {VERSION}; "
+                "run the same release of streamserve in every role"
+            ) from None
+        raise MalformedRecord(f"{what} cannot be read: {error}") from None
 
 
-def _why(value: bytes, error: Exception, version: Callable[[bytes], VersionOnly]) -> str:
+def _version_of(value: bytes, version: Callable[[bytes], VersionOnly]) -> int | None:
     try:
-        found = version(value).v
+        return version(value).v
     except (msgspec.DecodeError, RecursionError):
-        return str(error)
-    if found == VERSION:
-        return str(error)
-    return f"its version is {found}, this code reads {VERSION}; run the same release of streamserve in every role"
+        return None

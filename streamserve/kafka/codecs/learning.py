@@ -1,6 +1,6 @@
 """The learning loop's own values as JSON: outcomes and learnt states (`streamserve.topics.internal_values`).
 
-Reading raises `ContractError` for a value of another version, or that is not of its declared form.
+Reading raises `ContractError` for a value of another version, `MalformedRecord` for one not of its declared form.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from streamserve.core.records import Decision, OutcomeRecord, StateRecord
-from streamserve.errors import ContractError
+from streamserve.errors import MalformedRecord
 from streamserve.kafka.codecs.contract import VERSION, read
 from streamserve.topics.internal_values import DecisionValue, EpochValue, OutcomeValue, PolicyValue
 
@@ -162,4 +162,4 @@ def _includes(offsets: Mapping[str, int], what: str) -> dict[int, int]:
     try:
         return {int(partition): offset for partition, offset in offsets.items()}
     except ValueError:
-        raise ContractError(f"{what} names an outcomes partition that is not a number") from None
+        raise MalformedRecord(f"{what} names an outcomes partition that is not a number") from None
