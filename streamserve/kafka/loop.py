@@ -41,7 +41,7 @@ _HELD_WAIT_S = 0.01
 
 
 Reject = Callable[[DeadLetters], None]
-"""Takes records of the driving topic that cannot be used: they are written to the dead letters, then settled."""
+"""Takes records that cannot be used: they become dead letters; those of the driving topic are then settled."""
 
 
 class Source(Protocol):
@@ -145,6 +145,10 @@ class StageLoop:
         self._quiet = None
         if self._inbox:
             self._wake.set()
+
+    def reject(self, letters: DeadLetters) -> None:
+        """Keep these records as dead letters, and settle those of the driving topic."""
+        self._reject(letters)
 
     def wake(self) -> None:
         self._wake.set()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import platform
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Metric, generate_latest
 
 from streamserve.core.effects import Count, RunBatch
 from streamserve.core.events import BatchFinished
@@ -71,6 +71,29 @@ class _Bulk:
             if count:
                 bucket.inc(count)
         self._sum.inc(float(values.sum()))
+
+
+class _Together:
+    """The metrics of several roles as one collection; each sample says whose it is."""
+
+    def __init__(self, parts: Sequence[RoleMetrics]) -> None:
+        self._parts = parts
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for part in self._parts:
+            for family in part.registry.collect():
+                merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                own = {"role": part.role}
+                merged.samples += [sample._replace(labels={**sample.labels, **own}) for sample in family.samples]
+        yield from families.values()
+
+
+def page_of(parts: Sequence[RoleMetrics]) -> bytes:
+    """What `/metrics` of a process with several roles serves."""
+    for part in parts:
+        part.settle()
+    return generate_latest(_Together(parts))
 
 
 class RoleMetrics:
@@ -204,7 +227,7 @@ class RoleMetrics:
 
     # counting
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Count everything that was kept."""
         for at, n in self._read.items():
             self._consumed.labels(at.topic, at.partition).inc(n)
@@ -313,10 +336,10 @@ class RoleMetrics:
 
     def page(self) -> bytes:
         """What `/metrics` serves."""
-        self._settle()
+        self.settle()
         return generate_latest(self.registry)
 
     def status(self, now_ms: float) -> dict[str, Any]:
         """What `/status` serves: recent figures as plain JSON values. `now_ms` by the monotonic clock."""
-        self._settle()
+        self.settle()
         return {"role": self.role, **self._recent.status(now_ms)}

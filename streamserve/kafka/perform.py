@@ -161,7 +161,8 @@ class Performer:
                 raise TypeError(f"no way to perform {effect!r}")
 
     def reject(self, letters: DeadLetters) -> None:
-        """Write records that no stage will see to the dead letters, then settle them; again where that fails."""
+        """Write records that no stage will see to the dead letters; again where that fails. Those of the driving topic
+        are then settled."""
         self._metrics.dead_letters(letters)
         self._metrics.count(Count(what=letters.source, label="invalid", n=len(letters.offsets)))
         self._send_rejected(letters)
@@ -171,11 +172,12 @@ class Performer:
 
         def done(future: asyncio.Future[Ack]) -> None:
             self.unacknowledged -= 1
-            if future.cancelled() or letters.partition not in self._ledgers:
+            drives = letters.source == self._driving_kind
+            if future.cancelled() or (drives and letters.partition not in self._ledgers):
                 return
             if future.result().error:
                 asyncio.get_running_loop().call_later(_RETRY_S, self._send_rejected, letters)
-            else:
+            elif drives:
                 self._ledgers[letters.partition].settle(letters.offsets)
 
         self.unacknowledged += 1

@@ -6,44 +6,44 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from streamserve.assembly import app_rules, model_rules, model_specs
+from streamserve.assembly import app_rules, model_rules
 from streamserve.core.codec import InputCodec
-from streamserve.core.desk import ModelRules
+from streamserve.core.effects import Count
 from streamserve.core.epochs import EpochTable
-from streamserve.core.messages import AnyArray
+from streamserve.core.messages import DeadLetters
 from streamserve.core.records import StateRecord
-from streamserve.core.routes import AppRules
+from streamserve.core.routes import AppRules, Route
 from streamserve.core.stage import Stage
 from streamserve.core.stages.aggregator import AggregatorStage
 from streamserve.core.stages.fused import FusedStage
 from streamserve.core.stages.join import JoinOptions, JoinStage
 from streamserve.core.stages.update import UpdateOptions, UpdateStage
 from streamserve.core.stages.worker import WorkerStage
-from streamserve.errors import ConfigError
+from streamserve.errors import ConfigError, ContractError, MalformedRecord
 from streamserve.kafka import admin, intake
 from streamserve.kafka.clients import KafkaGroupReader, KafkaLookups, KafkaReader
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.codecs.decisions import decode_decision
 from streamserve.kafka.codecs.inputs import input_codec
+from streamserve.kafka.hosting import announcement, form_of_rows, load_pool, warmer
 from streamserve.kafka.loop import StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ownership import Plan
 from streamserve.kafka.perform import Topics
+from streamserve.kafka.ports import At
 from streamserve.kafka.runner import ModelRunner
 from streamserve.kafka.security import connection_options
 from streamserve.kafka.service import Clients, Role, RoleService
 from streamserve.kafka.signals import stopping_by_signal
-from streamserve.kafka.states import StatesFollower
+from streamserve.kafka.states import StateDecoder, StatesFollower
 from streamserve.kafka.writer import KafkaWriter
-from streamserve.runtimes import load
-from streamserve.runtimes.base import Runtime, Sampled
 from streamserve.settings import Settings
 from streamserve.topics.names import Kind, topic_name
 
@@ -73,6 +73,7 @@ class _App:
     topics: Topics
     options: Mapping[str, Any]
     codecs: Mapping[str, InputCodec]
+    epochs_retention_ms: int
 
 
 def topics_of(app: str) -> Topics:
@@ -87,10 +88,10 @@ async def run_worker(settings: Settings, pool: str, start: Start = Start()) -> N
 
     Raises ConfigError, ModelError, BrokerError, TopicsDiffer: what keeps it from serving.
     """
-    runtimes = _runtimes(settings, pool)
+    runtimes = load_pool(settings, pool)
     start.loaded()
     app = await _app(settings)
-    models = _form_of_rows(model_rules(settings, pool), runtimes)
+    models = form_of_rows(model_rules(settings, pool), runtimes)
     epochs = EpochTable(app.rules)
     if settings.fused:
         stage: Stage = FusedStage(app.rules, models, app.codecs, epochs)
@@ -108,8 +109,9 @@ async def run_worker(settings: Settings, pool: str, start: Start = Start()) -> N
         topics=app.topics,
         encoders=intake.encoders(app.topics),
         runtimes=runtimes,
+        announcement=announcement(settings, pool, start.instance, sorted(runtimes)),
     )
-    await _serve([_service(app, role, start, f"worker-{pool}")], start, _warmer(runtimes))
+    await _serve([_service(app, role, start, f"worker-{pool}")], start, warmer(runtimes))
 
 
 async def run_aggregate(settings: Settings, start: Start = Start()) -> None:
@@ -128,7 +130,8 @@ async def run_aggregate(settings: Settings, start: Start = Start()) -> None:
         driving_kind="requests",
         wiring=Wiring(
             driving=topics.requests,
-            events={topics.requests: intake.requests_event, topics.answers: intake.answers_event},
+            events={topics.requests: intake.requests_event},
+            rejecting={topics.answers: intake.answers_event},
         ),
         plan=_plan(
             settings,
@@ -148,24 +151,29 @@ async def run_learn(settings: Settings, start: Start = Start()) -> None:
     start.loaded()
     app = await _app(settings)
     join, update = _join_role(app), _update_role(app)
-    services = [
-        _service(app, update, start, "update", waits_for_states=True),
-        _service(app, join, Start(instance=start.instance, metrics_port=0), "join", follows_states=False),
-    ]
-    await _serve(services, start, None)
+    joining = _service(app, join, start, "join", follows_states=False, serves_pages=False)
+    updating = _service(app, update, start, "update", waits_for_states=True, beside=[joining])
+    await _serve([updating, joining], start, None)
 
 
 def _join_role(app: _App) -> Role:
     topics, learn = app.topics, app.settings.learn
-    options = JoinOptions(partitions=app.settings.app.partitions, window_ms=learn.join_window_ms)
+    partitions = app.settings.app.partitions
+    share_bytes = learn.window_bytes // partitions
+    options = JoinOptions(
+        partitions=partitions,
+        window_ms=learn.join_window_ms,
+        window_bytes=share_bytes * 3 // 4,
+        answers_bytes=share_bytes // 4,
+    )
     return Role(
         name="join",
-        stage=JoinStage(app.rules, options, decode_decision),
+        stage=JoinStage(app.rules, options, decode_decision, intake.late_answers),
         driving_kind="feedback",
         wiring=Wiring(
             driving=topics.feedback,
-            events={topics.predictions: intake.predictions_event, topics.answers: intake.answers_event},
-            rejecting={topics.feedback: intake.feedback_event},
+            events={topics.predictions: intake.predictions_event},
+            rejecting={topics.feedback: intake.feedback_event, topics.answers: intake.raw_answers_event},
         ),
         plan=_plan(
             app.settings,
@@ -185,12 +193,13 @@ def _update_role(app: _App) -> Role:
         partitions=app.settings.app.partitions,
         publish_every_outcomes=learn.publish_every_outcomes,
         publish_every_ms=learn.publish_every_ms,
+        republish_ms=app.epochs_retention_ms // 4,
     )
     return Role(
         name="update",
         stage=UpdateStage(app.rules, options),
         driving_kind="outcomes",
-        wiring=Wiring(driving=topics.outcomes, events={topics.outcomes: intake.outcomes_event}),
+        wiring=Wiring(driving=topics.outcomes, events={}, rejecting={topics.outcomes: intake.outcomes_event}),
         plan=_plan(app.settings, group="update", driving=topics.outcomes, rebuilds=True),
         topics=topics,
         encoders=intake.encoders(topics),
@@ -226,35 +235,20 @@ async def _app(settings: Settings) -> _App:
         topics=topics_of(settings.app.name),
         options={"bootstrap_servers": servers, **security},
         codecs=codecs,
+        epochs_retention_ms=min(topic.retention_ms or 0 for topic in declared if topic.spec.kind is Kind.EPOCHS),
     )
 
 
-def _runtimes(settings: Settings, pool: str) -> dict[str, Runtime]:
-    return {spec.model_id: load(spec, base_dir=settings.base_dir) for spec in model_specs(settings, pool)}
-
-
-def _sample_of(runtime: Runtime) -> AnyArray | None:
-    return runtime.sample() if isinstance(runtime, Sampled) else None
-
-
-def _warmer(runtimes: Mapping[str, Runtime]) -> Callable[[ModelRunner], Any]:
-    return lambda runner: runner.warm({model: _sample_of(runtime) for model, runtime in runtimes.items()})
-
-
-def _form_of_rows(rules: Mapping[str, ModelRules], runtimes: Mapping[str, Runtime]) -> dict[str, ModelRules]:
-    """The rules, with the form of row that each model takes where it says: other rows are refused without a call."""
-    known = {}
-    for model, rule in rules.items():
-        sample = _sample_of(runtimes[model])
-        if sample is None:
-            known[model] = rule
-        else:
-            known[model] = replace(rule, trailing_shape=sample.shape[1:], takes_text=sample.dtype == object)
-    return known
-
-
 def _service(
-    app: _App, role: Role, start: Start, kind: str, *, waits_for_states: bool = False, follows_states: bool = True
+    app: _App,
+    role: Role,
+    start: Start,
+    kind: str,
+    *,
+    waits_for_states: bool = False,
+    follows_states: bool = True,
+    serves_pages: bool = True,
+    beside: Sequence[RoleService] = (),
 ) -> RoleService:
     settings, options = app.settings, app.options
     instance = None if start.instance is None else f"{settings.app.name}.{kind}.{start.instance}"
@@ -274,45 +268,67 @@ def _service(
         writer=KafkaWriter(options),
     )
     metrics = RoleMetrics(role.name, settings.app.name, app.rules.routes)
+    port = settings.metrics.port if start.metrics_port is None else start.metrics_port
     learns = follows_states and any(route.learns for route in app.rules.routes)
     return RoleService(
         role,
         clients,
         clock=BrokerClock(),
         metrics=metrics,
-        states=partial(_follower, app, metrics) if learns else None,
+        states=partial(_follower, app, metrics, waits_for_states) if learns else None,
         waits_for_states=waits_for_states and learns,
-        metrics_port=settings.metrics.port if start.metrics_port is None else start.metrics_port,
+        metrics_port=port if serves_pages else None,
+        beside=beside,
     )
 
 
-def _follower(app: _App, metrics: RoleMetrics, loop: StageLoop, clock: BrokerClock) -> StatesFollower:
+def _follower(
+    app: _App, metrics: RoleMetrics, dead_letters: bool, loop: StageLoop, clock: BrokerClock
+) -> StatesFollower:
+    """`dead_letters`: malformed states are kept as such, not only counted (by one role, not by each)."""
     routes = {route.name: route for route in app.rules.routes}
 
-    def shown(decode: Callable[[Any], tuple[StateRecord, ...]]) -> Callable[[Any], tuple[StateRecord, ...]]:
-        def decoded(chunk: Any) -> tuple[StateRecord, ...]:
-            states = decode(chunk)
-            for state in states:
-                route = routes.get(state.route)
-                if route is not None and state.policy == route.policy.name:
-                    learnt = route.policy.load(state.data, route.models)
-                    weights = route.policy.distribution(learnt, route.models).weights
-                    metrics.weights(route.name, dict(zip(route.models, weights.tolist(), strict=True)))
-            return states
+    def reject(letters: DeadLetters) -> None:
+        if dead_letters:
+            loop.reject(letters)
+        else:
+            metrics.count(Count(what=letters.source, label="invalid", n=len(letters.offsets)))
 
-        return decoded
+    def decoder(source: str, decode: intake.DecodeState) -> StateDecoder:
+        def decoded(value: bytes | None, at: At, offset: int, append_ms: int) -> StateRecord:
+            state = decode(value, at, offset, append_ms)
+            route = routes.get(state.route)
+            if route is not None and state.policy == route.policy.name:
+                weights = _weights(state, route)
+                metrics.weights(route.name, dict(zip(route.models, weights, strict=True)))
+            return state
+
+        return lambda chunk: intake.states_of(chunk, decoded, source, reject)
 
     return StatesFollower(
         epochs_topic=app.topics.epochs,
         policy_topic=app.topics.policy,
         partitions=app.settings.app.partitions,
-        decode={app.topics.epochs: shown(intake.epochs_of), app.topics.policy: shown(intake.snapshots_of)},
+        decode={
+            app.topics.epochs: decoder("epochs", intake.epoch_of),
+            app.topics.policy: decoder("policy", intake.snapshot_of),
+        },
         reader=KafkaReader(app.options),
         lookups=KafkaLookups(app.options),
         clock=clock,
         post=loop.post,
         epoch_delay_ms=app.rules.epoch_delay_ms,
     )
+
+
+def _weights(state: StateRecord, route: Route) -> list[float]:
+    """Raises MalformedRecord where the policy cannot read the state that bears its name."""
+    try:
+        learnt = route.policy.load(state.data, route.models)
+    except ContractError as error:
+        raise MalformedRecord(f"the state {state.partition}-{state.epoch} of route {route.name}: {error}") from error
+    weights: list[float] = route.policy.distribution(learnt, route.models).weights.tolist()
+    return weights
 
 
 async def _serve(services: list[RoleService], start: Start, warm: Callable[[ModelRunner], Any] | None) -> None:
@@ -323,7 +339,7 @@ async def _serve(services: list[RoleService], start: Start, warm: Callable[[Mode
     def serving(service: RoleService, _port: int) -> None:
         waiting.discard(service.role.name)
         if not waiting:
-            _tell(start.status_file, first.role.name, first.server.port)
+            _tell(start.status_file, first.role.name, 0 if first.server is None else first.server.port)
 
     def stop() -> None:
         for service in services:

@@ -6,21 +6,21 @@ import asyncio
 import gc
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from streamserve.core.events import BatchFinished
 from streamserve.core.stage import Stage
-from streamserve.errors import StreamserveError
+from streamserve.errors import BrokerError, StreamserveError
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.http import Pages, StatusServer
 from streamserve.kafka.loop import Limits, StageLoop, Wiring
-from streamserve.kafka.metrics import RoleMetrics
+from streamserve.kafka.metrics import RoleMetrics, page_of
 from streamserve.kafka.ownership import Ownership, Plan
 from streamserve.kafka.perform import Encoders, Performer, Topics
-from streamserve.kafka.ports import At, GroupReader, LogLookups, LogReader, LogWriter
+from streamserve.kafka.ports import At, Columns, GroupReader, LogLookups, LogReader, LogWriter, Record
 from streamserve.kafka.runner import ModelRunner
 from streamserve.kafka.states import StatesFollower
 from streamserve.runtimes.base import Runtime
@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 #: A stop takes at most this long, so that SIGTERM to exit stays within 10 s.
 DRAIN_FINISH_MS = 5_000
 DRAIN_TOTAL_MS = 8_000
+_RETRACT_S = 1.0
 LIVENESS_MS = 10_000
 _PULSE_S = 1.0
 #: The collector would walk every record of a fetch again and again (kafka.md 1.1).
@@ -50,6 +51,15 @@ class Clients:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """What a process says of itself: a record before it joins its group, another when it has left."""
+
+    at: At
+    record: Record
+    retraction: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
     """What makes one role differ from another."""
 
@@ -61,6 +71,7 @@ class Role:
     topics: Topics
     encoders: Encoders
     runtimes: Mapping[str, Runtime] | None = None
+    announcement: Announcement | None = None
     limits: Limits = Limits()  # noqa: RUF009  (frozen)
 
 
@@ -79,9 +90,14 @@ class RoleService:
         metrics: RoleMetrics,
         states: StatesFor | None = None,
         waits_for_states: bool = False,
-        metrics_port: int = 0,
+        metrics_port: int | None = 0,
+        beside: Sequence[RoleService] = (),
     ) -> None:
-        """`waits_for_states`: a partition is taken over only when every state in it has been read."""
+        """`waits_for_states`: a partition is taken over only when every state in it has been read.
+
+        `metrics_port` None: no pages of its own, another service of this process has it `beside` itself.
+        """
+        self._beside = beside
         self.role, self._clients = role, clients
         self.clock, self.metrics = clock, metrics
         self.loop = StageLoop(stage=role.stage, wiring=role.wiring, clock=clock, metrics=metrics, limits=role.limits)
@@ -112,9 +128,8 @@ class RoleService:
             followed=clients.followed,
         )
         self.loop.performs(self.performer.perform, self.performer.reject)
-        self.server = StatusServer(
-            Pages(metrics=self._page, alive=self.troubles, ready=self.not_ready, status=self._status), metrics_port
-        )
+        pages = Pages(metrics=self._page, alive=self.troubles, ready=self.not_ready, status=self._status)
+        self.server = None if metrics_port is None else StatusServer(pages, metrics_port)
         self._stop = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._warm = False
@@ -138,14 +153,15 @@ class RoleService:
             while not watch.done():
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 if joined in done:
-                    serving(self.server.port)
+                    serving(0 if self.server is None else self.server.port)
                 self._check(done - {watch, joined})
             await self._drain()
 
     async def _start(self, stack: AsyncExitStack, warm: Callable[[ModelRunner], Awaitable[None]] | None) -> None:
         clients = self._clients
-        await self.server.start()
-        stack.push_async_callback(self.server.stop)
+        if self.server is not None:
+            await self.server.start()
+            stack.push_async_callback(self.server.stop)
         states = () if self.states is None else self.states.parts
         for part in (clients.writer, clients.lookups, clients.followed, *states):
             if part is not None:
@@ -163,6 +179,8 @@ class RoleService:
             self._spawn("states", self.states.follow())
             self._spawn("state ends", self.states.ask())
         tune_interpreter()
+        if self.role.announcement is not None:
+            await self._write(self.role.announcement.at, self.role.announcement.record)
         await clients.group.start(assigned=self.ownership.assigned, revoked=self.ownership.revoked)
         stack.push_async_callback(clients.group.stop)
         self._spawn("fetch", self.loop.drain(clients.group))
@@ -170,6 +188,11 @@ class RoleService:
             self._spawn("fetch followed", self.loop.drain(clients.followed))
         self._spawn("commit", self.ownership.commit_forever())
         self._spawn("pulse", self._pulse())
+
+    async def _write(self, at: At, record: Record) -> None:
+        ack = await self._clients.writer.send(at, Columns.of([record]))
+        if ack.error:
+            raise BrokerError(f"{self.role.name}: a record for {at.topic}-{at.partition} was not taken: {ack.error}")
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks[name] = asyncio.get_running_loop().create_task(work, name=name)
@@ -207,6 +230,12 @@ class RoleService:
                 DRAIN_FINISH_MS,
             )
         await self.ownership.give_up(list(self.loop.ledgers), started_ms + DRAIN_FINISH_MS + 500)
+        if self.role.announcement is not None:
+            try:
+                async with asyncio.timeout(_RETRACT_S):
+                    await self._write(self.role.announcement.at, self.role.announcement.retraction)
+            except (BrokerError, TimeoutError) as error:
+                _log.warning("%s: others are not told that it has stopped: %s", self.role.name, error)
         _log.info("%s: stopped after %d ms", self.role.name, self.clock.monotonic_ms() - started_ms)
 
     # what the pages say
@@ -215,7 +244,8 @@ class RoleService:
         """Why this process is not alive; empty when it is."""
         silent_ms = self.clock.monotonic_ms() - self.loop.turned_at_ms
         found = [f"the loop has not turned for {silent_ms:.0f} ms"] if silent_ms > LIVENESS_MS else []
-        return found + [f"part {name!r} has ended" for name, task in self._tasks.items() if task.done()]
+        found += [f"part {name!r} has ended" for name, task in self._tasks.items() if task.done()]
+        return found + [f"{other.role.name}: {words}" for other in self._beside for words in other.troubles()]
 
     def not_ready(self) -> list[str]:
         """What is missing before this process serves; empty when nothing is."""
@@ -226,7 +256,8 @@ class RoleService:
             "the group is not joined yet": not self.ownership.joined.is_set(),
             "stopping": self._stop.is_set(),
         }
-        return [words for words, missing in checks.items() if missing] + self.troubles()
+        found = [words for words, missing in checks.items() if missing] + self.troubles()
+        return found + [f"{other.role.name}: {words}" for other in self._beside for words in other.not_ready()]
 
     def _batch_finished(self, event: BatchFinished) -> None:
         self.metrics.batch_finished(event)
@@ -258,8 +289,10 @@ class RoleService:
         )
 
     def _page(self) -> bytes:
-        self._look()
-        return self.metrics.page()
+        together = (self, *self._beside)
+        for service in together:
+            service._look()
+        return page_of([service.metrics for service in together]) if self._beside else self.metrics.page()
 
     def _status(self) -> dict[str, Any]:
         self._look()

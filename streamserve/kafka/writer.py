@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -117,6 +118,7 @@ class KafkaWriter:
     def _fill(self, builder: Any, lane: deque[_Send]) -> tuple[Any, _Shares]:
         sends: _Shares = []
         append = builder.append
+        stamp_ms = int(time.time() * 1000)  # else the client asks for the time of each record; the broker sets its own
         while lane:
             send = lane[0]
             keys, values, headers = send.records.keys, send.records.values, send.records.headers
@@ -130,7 +132,7 @@ class KafkaWriter:
                 if type(head) is not list:  # what the client's builder insists on
                     head = list(head)
                 try:
-                    full = append(timestamp=None, key=keys[taken], value=value, headers=head) is None
+                    full = append(timestamp=stamp_ms, key=keys[taken], value=value, headers=head) is None
                 except (TypeError, ValueError) as error:  # bytes that are none, a header name with a lone surrogate
                     send.error, taken = f"a record cannot be written: {error}", n
                     break

@@ -217,6 +217,13 @@ class LearnSettings(_Section):
     join_window_ms: Int = Field(
         default=600_000, ge=1_000, le=30 * 86_400_000, description="Feedback later than this is late."
     )
+    window_bytes: Int = Field(
+        default=512 << 20,
+        ge=1 << 20,
+        le=1 << 40,
+        description="Memory for predictions and answers remembered until their feedback comes, of all partitions "
+        "together; above it the oldest are forgotten, and their feedback is late.",
+    )
     processes: Int = Field(default=1, ge=1, le=256, description="Learner processes that `streamserve up` starts.")
     publish_every_outcomes: Int = Field(
         default=100, ge=1, description="A changed state is published after so many outcomes"

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from streamserve.core.events import RawAnswers
-from streamserve.core.messages import PROBABILITY_ONE, Answers, Choice
+from streamserve.core.messages import I64, PROBABILITY_ONE, Answers, Choice
 from streamserve.core.reasons import Missing, Reason
 from streamserve.errors import MalformedRecord
 from streamserve.kafka.codecs.arrays import pack_array, pack_column, unpack_array, unpack_column
@@ -153,8 +153,7 @@ def peek_answers(value: bytes | None, partition: int) -> RawAnswers:
     peek = read(value, _decode_peek, f"an answers record of partition {partition}", _decode_version)
     try:
         offsets = unpack_column(peek.offsets, np.int64, len(peek.offsets.data) // 8)
-        if not len(offsets) or offsets[0] < 0 or (len(offsets) > 1 and np.diff(offsets).min() <= 0):
-            raise ValueError("offsets do not increase")
+        _check_offsets(offsets)
     except ValueError as error:
         raise MalformedRecord(
             f"an answers record of partition {partition} by {peek.model!r} contradicts itself: {error}"
@@ -212,8 +211,7 @@ def _check(answers: Answers) -> None:
     counts = np.diff(answers.row_starts)
     if answers.row_starts[0] != 0 or counts.min() < 0:
         raise ValueError("row_starts do not begin at 0 or go back")
-    if answers.offsets[0] < 0 or (n > 1 and np.diff(answers.offsets).min() <= 0):
-        raise ValueError("offsets do not increase")
+    _check_offsets(answers.offsets)
     if answers.missing.max() > _MISSING_CODES:
         raise ValueError(f"missing code {answers.missing.max()} is unknown")
     if counts[answers.missing != Missing.PRESENT].any():
@@ -223,6 +221,13 @@ def _check(answers: Answers) -> None:
         raise ValueError("a probability is outside 0..1")
     _check_rows(answers, int(answers.row_starts[-1]))
     _check_words(answers.errors, answers.details, n)
+
+
+def _check_offsets(offsets: I64) -> None:
+    if not len(offsets):
+        raise ValueError("it answers no request")
+    if offsets[0] < 0 or (len(offsets) > 1 and np.diff(offsets).min() <= 0):
+        raise ValueError("offsets do not increase")
 
 
 def _check_rows(answers: Answers, rows: int) -> None:

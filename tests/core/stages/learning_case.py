@@ -16,6 +16,8 @@ from streamserve.core.events import (
     OutcomesFetched,
     PredictionsFetched,
     Produced,
+    RawAnswers,
+    RawAnswersFetched,
     Resume,
     StatesKnownUntil,
 )
@@ -35,6 +37,8 @@ from streamserve.core.selection.hedge import Hedge
 from streamserve.core.selection.static import Static
 from streamserve.core.stages.join import JoinOptions, JoinStage
 from streamserve.core.stages.update import UpdateOptions, UpdateStage
+from streamserve.kafka.codecs import encode_answers
+from streamserve.kafka.intake import late_answers
 
 PARTITIONS = 3
 MODELS = ("a@1", "b@1")
@@ -100,8 +104,13 @@ def answers(model: str, offsets: list[int], labels: list[Any], missing: list[int
     )  # fmt: skip
 
 
+def answers_fetched(*blocks: Answers, partition: int = 0, next_offset: int) -> RawAnswersFetched:
+    raw = (RawAnswers(model=block.model, offsets=block.offsets, value=encode_answers(block)[0]) for block in blocks)
+    return RawAnswersFetched(partition=partition, blocks=tuple(raw), next_offset=next_offset)
+
+
 def join_of(**options: Any) -> JoinStage:
-    return JoinStage(rules_of(), JoinOptions(partitions=PARTITIONS, **options), decode)
+    return JoinStage(rules_of(), JoinOptions(partitions=PARTITIONS, **options), decode, late_answers)
 
 
 def assigned(*partitions: int, position: int = 0, metadata: str = "") -> Assigned:

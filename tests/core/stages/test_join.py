@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -18,7 +20,7 @@ from streamserve.core.effects import (
     Pause,
     Settle,
 )
-from streamserve.core.events import AnswersFetched, Drain, Event, FeedbackFetched, ProduceFailed, Revoked, Tick
+from streamserve.core.events import Drain, Event, FeedbackFetched, ProduceFailed, Revoked, Tick
 from streamserve.core.stages.join import JoinStage
 from streamserve.testing.laws import StageLaws, check_laws
 from tests.core.stages.learning_case import (
@@ -26,6 +28,7 @@ from tests.core.stages.learning_case import (
     NOW_MS,
     ack,
     answers,
+    answers_fetched,
     assigned,
     counts,
     feedback,
@@ -102,8 +105,8 @@ def test_feedback_waits_for_a_prediction_that_comes_later(by: dict[str, Any]) ->
 def test_late_members_teach_through_their_answers() -> None:
     stage = owning()
     stage.handle(predictions(0, prediction(3, members={"a@1": [1]}, outcome="partial")), NOW_MS)
-    blocks = (answers("b@1", [5, 3], [4, 1]), answers("b@1", [3], [9]), answers("a@1", [3], [9]))
-    stage.handle(AnswersFetched(partition=0, blocks=blocks, next_offset=2), NOW_MS)
+    blocks = (answers("b@1", [3, 5], [1, 4]), answers("b@1", [3], [9]), answers("a@1", [3], [9]))
+    stage.handle(answers_fetched(*blocks, next_offset=2), NOW_MS)
     outcome = only(stage.handle(fetched(feedback(0, ref=(0, 3), label=1)), NOW_MS), EmitOutcomes).outcomes[0]
     assert outcome.losses == {"a@1": 0.0, "b@1": 0.0}  # the first answer of b counts, a's is in the prediction
     assert outcome.decision.members == {"a@1": [1], "b@1": [1]}
@@ -112,7 +115,8 @@ def test_late_members_teach_through_their_answers() -> None:
 def test_a_late_answer_that_is_no_answer_teaches_nothing() -> None:
     stage = owning()
     stage.handle(predictions(0, prediction(3, members={"a@1": [1]})), NOW_MS)
-    stage.handle(AnswersFetched(partition=0, blocks=(answers("b@1", [3], [1], missing=[3]),), next_offset=1), NOW_MS)
+    block = replace(answers("b@1", [3], [1], missing=[3]), labels=None, row_starts=np.zeros(2, np.int64))
+    stage.handle(answers_fetched(block, next_offset=1), NOW_MS)
     outcome = only(stage.handle(fetched(feedback(0, ref=(0, 3))), NOW_MS), EmitOutcomes).outcomes[0]
     assert outcome.losses == {"a@1": 0.0}
 
@@ -306,8 +310,8 @@ def test_metadata_names_the_answers_that_are_remembered_only() -> None:
     stage = owning(answers_bytes=3_000)
     for turn in range(20):
         block = answers("b@1", [turn], [1])
-        stage.handle(AnswersFetched(partition=0, blocks=(block,), next_offset=turn + 1), NOW_MS)
-    assert json.loads(stage.commit_metadata(0))["answers_from"] == 15
+        stage.handle(answers_fetched(block, next_offset=turn + 1), NOW_MS)
+    assert json.loads(stage.commit_metadata(0))["answers_from"] == 16
     stage.handle(predictions(0, prediction(19, members={"a@1": [1]})), NOW_MS)
     outcome = only(stage.handle(fetched(feedback(0, ref=(0, 19))), NOW_MS), EmitOutcomes).outcomes[0]
     assert outcome.losses == {"a@1": 0.0, "b@1": 0.0}
@@ -423,7 +427,7 @@ class JoinLaws(StageLaws):
             return predictions(partition, *records)
         if kind == "answers":
             blocks = tuple(answers("b@1", [offset], [1]) for _, offset, _ in items)
-            return AnswersFetched(partition=partition, blocks=blocks, next_offset=1)
+            return answers_fetched(*blocks, partition=partition, next_offset=1)
         self.give(Revoked(partitions=(partition,)))
         for token in [token for token, sent in self.unacknowledged.items() if self.is_of(sent, partition)]:
             del self.unacknowledged[token]

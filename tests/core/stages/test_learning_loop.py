@@ -16,6 +16,7 @@ from streamserve.core.selection.base import Policy
 from streamserve.core.selection.exp3 import Exp3
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.stages.join import JoinOptions, JoinStage
+from streamserve.kafka.intake import late_answers
 from tests.core.stages.learning_case import (
     HOME,
     MODELS,
@@ -41,7 +42,7 @@ def test_feedback_moves_choices_to_the_model_that_is_right(policy: Policy) -> No
     rules = rules_of(policy)
     table, join, update = (
         EpochTable(rules),
-        JoinStage(rules, JoinOptions(partitions=PARTITIONS), decode),
+        JoinStage(rules, JoinOptions(partitions=PARTITIONS), decode, late_answers),
         update_of(policy),
     )
     join.handle(assigned(0), NOW_MS)

@@ -102,6 +102,8 @@ def blocks(draw: st.DrawFn) -> Predictions:
 
 def plain(value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, str):  # a lone surrogate has no UTF-8
+        return value.encode("utf-8", "replace").decode()
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,0 +1,54 @@
+"""The models of one worker process: loaded, warmed, told of on the models topic."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from zlib import crc32
+
+from streamserve.assembly import model_specs
+from streamserve.core.desk import ModelRules
+from streamserve.core.messages import AnyArray
+from streamserve.kafka.codecs.hosts import encode_hosts
+from streamserve.kafka.ports import At, Record
+from streamserve.kafka.runner import ModelRunner
+from streamserve.kafka.service import Announcement
+from streamserve.runtimes import load
+from streamserve.runtimes.base import Runtime, Sampled
+from streamserve.settings import Settings
+from streamserve.topics.names import Kind, topic_name
+
+
+def load_pool(settings: Settings, pool: str) -> dict[str, Runtime]:
+    return {spec.model_id: load(spec, base_dir=settings.base_dir) for spec in model_specs(settings, pool)}
+
+
+def _sample_of(runtime: Runtime) -> AnyArray | None:
+    return runtime.sample() if isinstance(runtime, Sampled) else None
+
+
+def warmer(runtimes: Mapping[str, Runtime]) -> Callable[[ModelRunner], Any]:
+    return lambda runner: runner.warm({model: _sample_of(runtime) for model, runtime in runtimes.items()})
+
+
+def form_of_rows(rules: Mapping[str, ModelRules], runtimes: Mapping[str, Runtime]) -> dict[str, ModelRules]:
+    """The rules, with the form of row that each model takes where it says: other rows are refused without a call."""
+    known = {}
+    for model, rule in rules.items():
+        sample = _sample_of(runtimes[model])
+        if sample is None:
+            known[model] = rule
+        else:
+            known[model] = replace(rule, trailing_shape=sample.shape[1:], takes_text=sample.dtype == object)
+    return known
+
+
+def announcement(settings: Settings, pool: str, instance: str | None, models: Sequence[str]) -> Announcement:
+    """What this process hosts; under a name of its own where it was given none."""
+    hosts = encode_hosts(pool, instance or f"{socket.gethostname()}-{os.getpid()}", models)
+    key = hosts.key or b""
+    at = At(topic_name(settings.app.name, Kind.MODELS), crc32(key) % settings.app.partitions)
+    return Announcement(at=at, record=hosts, retraction=Record(key=key, value=None))

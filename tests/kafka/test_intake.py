@@ -1,0 +1,119 @@
+"""What the records of our own topics become, the malformed ones too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from streamserve.core.events import AnswersFetched, OutcomesFetched, RawAnswersFetched, RequestsFetched
+from streamserve.core.messages import Answers, Choice, DeadLetters
+from streamserve.core.records import StateRecord
+from streamserve.errors import ContractError
+from streamserve.kafka import intake
+from streamserve.kafka.codecs import encode_answers, encode_epoch
+from streamserve.kafka.codecs.hosts import encode_hosts
+from streamserve.kafka.ports import At, Chunk
+from streamserve.topics.internal_values import HostsValue
+
+OTHER_VERSION = msgspec.json.encode({"v": 9})
+
+
+def answers(offset: int) -> Answers:
+    one = np.zeros(1, np.int64)
+    return Answers(
+        partition=0, route="r", model="a@1", offsets=one + offset, row_starts=np.arange(2), labels=one, classes=None,
+        probabilities=None, missing=one.astype(np.uint8), ids=[None], queue_ms=one.astype(np.int32),
+        choice=Choice(chosen=one.astype(np.uint64), probability=one, epoch=one, stale=one.astype(bool)),
+        inference_ms=one.astype(np.int32),
+    )  # fmt: skip
+
+
+def chunk(topic: str, *values: bytes | None) -> Chunk:
+    n = len(values)
+    return Chunk(
+        at=At(topic, 0), offsets=np.arange(10, 10 + n), append_ms=np.full(n, 5), keys=[None] * n,
+        values=list(values), headers=[()] * n, next_offset=10 + n, lag=7,
+    )  # fmt: skip
+
+
+class Rejects(list[DeadLetters]):
+    def __call__(self, letters: DeadLetters) -> None:
+        self.append(letters)
+
+    def only(self) -> dict[str, Any]:
+        (letters,) = self
+        return {"source": letters.source, "offsets": letters.offsets.tolist(), "reasons": letters.reasons}
+
+
+def state_of(value: bytes | None, *_place: Any) -> StateRecord:
+    return intake.epoch_of(value, At("epochs", 0), 0, 0)
+
+
+def state() -> StateRecord:
+    return StateRecord(route="r", context="", policy="hedge", data={}, includes={}, partition=0)
+
+
+def test_requests_bring_the_lag_behind_them() -> None:
+    event = intake.requests_event(chunk("requests", b"x"))
+    assert isinstance(event, RequestsFetched)
+    assert event.requests.lag == 7
+
+
+@pytest.mark.parametrize("damaged", [None, b"", b"\xff\xfe", b"\x80", encode_answers(answers(1))[0][:-9]])
+def test_malformed_answers_are_rejected_and_the_others_used(damaged: bytes | None) -> None:
+    rejects = Rejects()
+    event = intake.answers_event(chunk("answers", damaged, encode_answers(answers(3))[0]), rejects)
+    assert isinstance(event, AnswersFetched)
+    assert [block.offsets.tolist() for block in event.blocks] == [[3]]
+    assert event.next_offset == 12
+    assert rejects.only() == {"source": "answers", "offsets": [10], "reasons": ["malformed"]}
+
+
+def test_raw_answers_are_decoded_when_asked_for() -> None:
+    rejects = Rejects()
+    value = encode_answers(answers(3))[0]
+    event = intake.raw_answers_event(chunk("answers", value, b"\xff"), rejects)
+    assert isinstance(event, RawAnswersFetched)
+    (raw,) = event.blocks
+    assert (raw.model, raw.offsets.tolist()) == ("a@1", [3])
+    assert rejects.only()["offsets"] == [11]
+    late = intake.late_answers(raw.value, 0)
+    assert late is not None
+    assert late.offsets.tolist() == [3]
+
+
+def test_late_answers_that_contradict_themselves_are_none() -> None:
+    block = msgspec.msgpack.decode(encode_answers(answers(3))[0])
+    assert intake.late_answers(msgspec.msgpack.encode(block | {"ids": []}), 0) is None
+
+
+def test_malformed_outcomes_and_states_are_rejected() -> None:
+    rejects = Rejects()
+    event = intake.outcomes_event(chunk("outcomes", b"{}"), rejects)
+    assert isinstance(event, OutcomesFetched)
+    assert event.outcomes.records == ()
+    assert rejects.only() == {"source": "outcomes", "offsets": [10], "reasons": ["malformed"]}
+    rejects.clear()
+    found = intake.states_of(chunk("epochs", b"[", encode_epoch(state())), state_of, "epochs", rejects)
+    assert [record.route for record in found] == ["r"]
+    assert rejects.only() == {"source": "epochs", "offsets": [10], "reasons": ["malformed"]}
+
+
+def test_another_version_stops_the_role_in_words() -> None:
+    with pytest.raises(ContractError, match="its version is 9"):
+        intake.outcomes_event(chunk("outcomes", OTHER_VERSION), Rejects())
+    with pytest.raises(ContractError, match="its version is 9"):
+        intake.states_of(chunk("epochs", OTHER_VERSION), state_of, "epochs", Rejects())
+    for event_of in (intake.answers_event, intake.raw_answers_event):
+        with pytest.raises(ContractError, match="its version is 9"):
+            event_of(chunk("answers", msgspec.msgpack.encode({"v": 9})), Rejects())
+
+
+def test_a_worker_says_what_it_hosts() -> None:
+    record = encode_hosts("main", "0", ["a@1", "b@2"])
+    assert record.key == b"main/0"
+    value = msgspec.json.decode(record.value or b"", type=HostsValue)
+    assert value == HostsValue(v=1, pool="main", instance="0", models=["a@1", "b@2"])
