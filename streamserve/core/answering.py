@@ -22,7 +22,7 @@ from streamserve.core.routes import AppRules
 from streamserve.core.rows import ranges, starts_of
 from streamserve.core.table import Table
 
-_COPIED = ("partition", "offset", "append_ms", "route", "chosen", "probability", "epoch", "stale")
+_COPIED = ("partition", "offset", "append_ms", "route", "chosen", "probability", "epoch", "stale", "ids")
 
 
 class Answering:
@@ -181,14 +181,12 @@ class Answering:
     def _batch(self, handles: I64, n_rows: I64, inputs: AnyArray, why: str, now_ms: int) -> Batch:
         table = self._table
         at = table.at(handles)
-        ids = table.lists["ids"]
         return Batch(
             number=self._number(),
             handles=handles,
             n_rows=n_rows,
             inputs=inputs,
             columns={name: table[name][at] for name in _COPIED},
-            ids=[ids[i] for i in at.tolist()],
             started_ms=now_ms,
             limited=why not in ("drained", "first"),
         )
@@ -239,13 +237,11 @@ class Answering:
             return batch, np.arange(n, dtype=np.int64)
         table = self._table
         at = table.at(np.array(handles[n:], np.int64))
-        ids = table.lists["ids"]
         extended = replace(
             batch,
             handles=np.array(handles, np.int64),
             n_rows=batch.n_rows[source],
             columns={name: np.concatenate((batch.columns[name], table[name][at])) for name in _COPIED},
-            ids=batch.ids + [ids[i] for i in at.tolist()],
         )
         return extended, np.array(source, np.int64)
 

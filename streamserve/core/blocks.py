@@ -62,7 +62,7 @@ def build_blocks(
             probabilities=probabilities,
             classes=outputs.classes if outputs is not None else None,
             missing=missing[rows],
-            ids=batch.ids if whole else [batch.ids[i] for i in rows.tolist()],
+            ids=columns["ids"][rows].tolist(),
             choice=Choice(
                 chosen=columns["chosen"][rows],
                 probability=columns["probability"][rows],

@@ -109,6 +109,5 @@ def subset(batch: Batch, rows: I64, number: int) -> Batch:
         n_rows=batch.n_rows[rows],
         inputs=batch.inputs[ranges(starts[:-1][rows], batch.n_rows[rows])],
         columns={name: column[rows] for name, column in batch.columns.items()},
-        ids=[batch.ids[i] for i in rows.tolist()],
         keys=(),
     )

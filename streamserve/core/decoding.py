@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from streamserve.core.codec import InputCodec
 from streamserve.core.fast import distinct
 from streamserve.core.messages import I64, AnyArray
@@ -18,7 +20,7 @@ _MOST_STORES = 16
 
 
 class InputRows:
-    """Fills the columns `group`, `first_row`, `n_rows` and the lists `ids` of a table of open requests.
+    """Fills the columns `group`, `first_row`, `n_rows` and `ids` of a table of open requests.
 
     Requests whose rows have the same dtype and trailing shape are one group: only they can share a batch.
     """
@@ -46,10 +48,9 @@ class InputRows:
         table, values, headers = self._table, self._table.lists["values"], self._table.lists["headers"]
         rows = at.tolist()
         decoded = self._codecs[route].decode([values[i] for i in rows], [headers[i] for i in rows])
-        ids = table.lists["ids"]
-        for i, request_id in zip(rows, decoded.ids, strict=True):
-            if request_id is not None:
-                ids[i] = request_id
+        ids = np.empty(len(rows), np.object_)
+        ids[:] = decoded.ids
+        table["ids"][at] = ids
         table["n_rows"][at] = decoded.n_rows
         table["group"][at] = UNUSABLE_INPUT
         for number, found in enumerate(decoded.groups):

@@ -48,8 +48,7 @@ class Batch:
     n_rows: I64
     inputs: AnyArray
     columns: dict[str, Any]
-    """`partition, offset, append_ms, route, chosen, probability, epoch, stale`: one entry a request."""
-    ids: list[str | None]
+    """`partition, offset, append_ms, route, chosen, probability, epoch, stale, ids`: one entry a request."""
     started_ms: int
     limited: bool
     part_of: int = -1
@@ -82,6 +81,11 @@ class Desk:
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    @property
+    def has_work(self) -> bool:
+        """Something is queued, or a failed call is still being taken apart."""
+        return len(self._queue) > 0 or len(self.retries) > 0 or len(self.suspects) > 0
 
     def add(self, handles: I64, now_ms: int) -> None:
         """Queue live requests, in order of deadline (stable, so in log order among equals)."""

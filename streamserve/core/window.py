@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from streamserve.core.admission import Admitted
 from streamserve.core.combining import MemberRows
-from streamserve.core.fast import every, indices, some
+from streamserve.core.fast import every, has_bit, indices, some
 from streamserve.core.messages import F64, I64, U64, Answers, AnyArray, Flags, Requests
 from streamserve.core.reasons import Missing
 from streamserve.core.routes import Route
@@ -143,12 +143,14 @@ class Window:
         table = self.table
         at = table.at(handles)
         mine = indices(found)
-        answered = (table["present"][at[mine]] | table["failed"][at[mine]]) >> np.uint64(bit) & np.uint64(1)
-        fresh = mine[(table["route"][at[mine]] == route) & (answered == 0)]
+        heard = table["present"][at[mine]] | table["failed"][at[mine]]
+        fresh = mine[(table["route"][at[mine]] == route) & ~has_bit(heard, bit)]
         if not len(fresh):
             return handles[:0]
         self._adopt(answers, at[fresh], fresh)
-        self._take_ids(answers, at[fresh], fresh)
+        first = mine[heard == 0]
+        if len(first):
+            self._take_ids(answers, at[first], first)
         if answers.log_offset >= 0:
             table["answer_offset"][at[fresh]] = np.minimum(table["answer_offset"][at[fresh]], answers.log_offset)
         table["queue_ms"][at[fresh]] = np.maximum(table["queue_ms"][at[fresh]], answers.queue_ms[fresh])

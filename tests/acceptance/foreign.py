@@ -13,7 +13,10 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from tests.acceptance.running import TIMEOUT_S
+from tests.acceptance.running import PATIENCE, TIMEOUT_S
+
+ANSWER_S = 22.0 * PATIENCE
+"""More than any budget that tests give a request."""
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -30,20 +33,20 @@ class Seen:
     headers: dict[str, bytes] = field(default_factory=dict)
 
     @property
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Any:
         return json.loads(self.value or b"null")
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> Any:
         return self.json["parameters"]
 
     @property
     def outcome(self) -> str:
-        return self.parameters["outcome"]
+        return str(self.parameters["outcome"])
 
     @property
     def reason(self) -> str:
-        return self.parameters["reason"]
+        return str(self.parameters["reason"])
 
     @property
     def ref(self) -> str:
@@ -103,7 +106,7 @@ class Foreign:
 
         def acknowledged(error: confluent_kafka.KafkaError | None, message: Message) -> None:
             assert error is None, error
-            self.acknowledged[tag] = (message.partition(), message.offset())
+            self.acknowledged[tag] = place_of(message)
 
         where = self._sent % self.partitions if partition is None else partition
         self.producer.produce(
@@ -125,7 +128,7 @@ class Foreign:
             self.predictions[prediction.ref].append(prediction)
         return new
 
-    def answers(self, tags: Iterable[Any], timeout_s: float = TIMEOUT_S) -> dict[Any, Seen]:
+    def answers(self, tags: Iterable[Any], timeout_s: float = ANSWER_S) -> dict[Any, Seen]:
         """The first terminal record of each of these, waited for."""
         self.flush()
         refs = {tag: self.ref(tag) for tag in tags}
@@ -149,7 +152,8 @@ class Foreign:
         )
         try:
             reader.assign([TopicPartition(self.topics[kind], number, 0) for number in range(self.partitions)])
-            found, ended = [], set()
+            found: list[Seen] = []
+            ended: set[int | None] = set()
             until = time.monotonic() + TIMEOUT_S
             while len(ended) < self.partitions:
                 assert time.monotonic() < until, f"{kind} cannot be read to its end"
@@ -167,16 +171,22 @@ class Foreign:
         self.consumer.close()
 
 
-def seen(message: Message) -> Seen:
+def place_of(message: Message) -> tuple[int, int]:
     partition, offset = message.partition(), message.offset()
     assert partition is not None and offset is not None
+    return partition, offset
+
+
+def seen(message: Message) -> Seen:
+    partition, offset = place_of(message)
+    headers: Any = message.headers() or ()
     return Seen(
         partition=partition,
         offset=offset,
         append_ms=message.timestamp()[1],
         key=message.key(),
         value=message.value(),
-        headers={name: value or b"" for name, value in message.headers() or ()},
+        headers={name: value or b"" for name, value in headers},
     )
 
 

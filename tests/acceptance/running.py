@@ -84,7 +84,8 @@ class Up:
             pass
 
     def tree(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
+        tree: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
+        return tree
 
     def stop(self) -> float:
         """SIGTERM: it ends with code 0 and leaves no process. Returns the seconds it took."""

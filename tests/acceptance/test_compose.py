@@ -21,7 +21,7 @@ from streamserve.datasets import split
 from streamserve.kafka.brokers.jars import KAFKA_VERSION
 from streamserve.settings import load_settings
 from tests.acceptance.foreign import foreign_client, oip
-from tests.acceptance.running import ROOT, STOP_S
+from tests.acceptance.running import ROOT, STOP_S, TIMEOUT_S
 
 if TYPE_CHECKING:
     from streamserve.testing.broker_fixture import BrokerForTests
@@ -179,7 +179,7 @@ def test_the_services_exact_commands_serve_together_and_stop_in_order(broker: Br
         for number in range(0, len(images.test_images), 50):
             pixels = images.test_images[number].astype(float).tolist()
             client.send(oip(pixels, [1, 784]), tag=number, headers=[("ss-deadline-ms", b"60000")])
-        answers = client.answers(range(0, len(images.test_images), 50))
+        answers = client.answers(range(0, len(images.test_images), 50), TIMEOUT_S)
         assert {answer.outcome for answer in answers.values()} == {"ok"}
         right = [answer.label == [int(images.test_labels[number])] for number, answer in answers.items()]
         assert sum(right) > 0.8 * len(right)

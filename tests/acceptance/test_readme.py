@@ -98,7 +98,7 @@ def started(command: str, project: Path, folder: Path) -> Iterator[str]:
     with process:
         try:
             assert process.stdout is not None
-            said = []
+            said: list[str] = []
             while not (said and said[-1].startswith("ready after")):
                 line = process.stdout.readline()
                 assert line, "".join(said)

@@ -147,11 +147,25 @@ async def test_what_is_written_is_read_in_order_with_its_columns(make_log: Calla
     assert values(chunks) == [b"1", b"2", b"3", b"4"]
     assert [offset for chunk in chunks for offset in chunk.offsets.tolist()] == [1, 2, 3, 4]
     assert chunks[0].keys[0] == b"k1"
-    assert list(chunks[0].headers[0]) == [("h", b"1")]
+    assert chunks[0].headers[0] == (("h", b"1"),)
+    assert len({*chunks[0].headers}) == len(chunks[0])  # hashable
     assert chunks[-1].next_offset == 5
     stamps = [ms for chunk in chunks for ms in chunk.append_ms.tolist()]
     assert acks[0].append_ms == stamps[0]
     assert stamps == sorted(stamps)
+
+
+async def test_a_chunk_says_how_much_is_behind_it(make_log: Callable[[], Any]) -> None:
+    log = await make_log()
+    writer, reader = log.writer(), log.reader()
+    async with started(writer, reader):
+        await writer.send(At(log.topic, 0), some(30))
+        reader.read({At(log.topic, 0): 0})
+        chunks: list[Chunk] = []
+        async with asyncio.timeout(WAIT_S):
+            while sum(len(chunk) for chunk in chunks) < 30:
+                chunks += await reader.fetch(max_records=10, timeout_ms=200)
+    assert [chunk.lag for chunk in chunks] == [20, 10, 0]
 
 
 async def test_a_null_value_and_a_null_key_come_through(make_log: Callable[[], Any]) -> None:

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from streamserve.core.events import AnswersFetched, OutcomesFetched, RawAnswersFetched, RequestsFetched
+from streamserve.core.desk import ModelRules
+from streamserve.core.effects import EmitDeadLetters, EmitPredictions
+from streamserve.core.epochs import EpochTable
+from streamserve.core.events import (
+    AnswersFetched,
+    Assigned,
+    OutcomesFetched,
+    RawAnswersFetched,
+    RequestsFetched,
+    Resume,
+)
 from streamserve.core.messages import Answers, Choice, DeadLetters
+from streamserve.core.reasons import Outcome
 from streamserve.core.records import StateRecord
+from streamserve.core.routes import AppRules, Route
+from streamserve.core.selection.static import Static
+from streamserve.core.stages.fused import FusedStage
 from streamserve.errors import ContractError
 from streamserve.kafka import intake
-from streamserve.kafka.codecs import encode_answers, encode_epoch
+from streamserve.kafka.codecs import encode_answers, encode_epoch, input_codec
 from streamserve.kafka.codecs.hosts import encode_hosts
 from streamserve.kafka.ports import At, Chunk
+from streamserve.kafka.rawfetch import UNREADABLE_HEADER
 from streamserve.topics.internal_values import HostsValue
 
 OTHER_VERSION = msgspec.json.encode({"v": 9})
@@ -117,3 +133,18 @@ def test_a_worker_says_what_it_hosts() -> None:
     assert record.key == b"main/0"
     value = msgspec.json.decode(record.value or b"", type=HostsValue)
     assert value == HostsValue(v=1, pool="main", instance="0", models=["a@1", "b@2"])
+
+
+def test_each_offset_that_cannot_be_read_at_all_gets_one_terminal_record_and_a_dead_letter() -> None:
+    route = Route(name="r", models=("a@1",), policy=Static(), combine="vote", deadline_ms=100)
+    rules = AppRules(routes=(route,))
+    stage = FusedStage(rules, {"a@1": ModelRules(model="a@1")}, {"oip": input_codec("oip", 1 << 20)}, EpochTable(rules))
+    stage.handle(Assigned(partitions={0: Resume(position=10)}), 5)
+    lost = replace(chunk("requests", None, None), headers=[((UNREADABLE_HEADER, b"its compression"),)] * 2)
+    effects = stage.handle(intake.requests_event(lost), 6)
+    emitted = [effect for effect in effects if isinstance(effect, EmitPredictions)]
+    assert [offset for effect in emitted for offset in effect.predictions.offsets.tolist()] == [10, 11]
+    assert {Outcome(code) for effect in emitted for code in effect.predictions.outcome.tolist()} == {Outcome.ERROR}
+    letters = [effect.letters for effect in effects if isinstance(effect, EmitDeadLetters)]
+    assert [offset for each in letters for offset in each.offsets.tolist()] == [10, 11]
+    assert letters[0].headers[0][0][0] == UNREADABLE_HEADER

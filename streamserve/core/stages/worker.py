@@ -56,6 +56,7 @@ _COLUMNS = {
     "waiting": np.int64,  # hosted models that have not answered yet
     "unacked": np.int64,  # answers sent and not acknowledged
     "done": np.bool_,
+    "ids": np.object_,  # the bodies' ids, known once they are decoded
 }
 
 
@@ -73,7 +74,7 @@ class WorkerStage:
         self._rules = rules
         self._epochs = epochs
         self._admission = admission or Admission(rules, epochs)
-        self._table = Table(_COLUMNS, lists=("values", "headers", "ids", "errors"))
+        self._table = Table(_COLUMNS, lists=("values", "headers", "errors"))
         self._desks = {model: Desk(model_rules, self._table) for model, model_rules in models.items()}
         self._hosted = [
             [(bit, self._desks[model]) for bit, model in enumerate(route.models) if model in self._desks]
@@ -116,7 +117,7 @@ class WorkerStage:
                 raise TypeError(f"a worker stage takes no {type(event).__name__}")
         self._expire(now_ms, effects)
         for desk in self._desks.values():
-            if desk.running is None:
+            if desk.running is None and (desk.has_work or desk.go_at_ms is not None):
                 self._cut(desk, now_ms, effects)
         self._drop_done()
         return effects
@@ -216,12 +217,12 @@ class WorkerStage:
                 "epoch": choice.epoch[kept],
                 "stale": choice.stale[kept] | admitted.forced[kept],
                 "group": -1,
+                "ids": None,
                 "waiting": waiting[kept],
             },
             {
                 "values": requests.values if all_kept else [requests.values[i] for i in rows_kept],
                 "headers": requests.headers if all_kept else [requests.headers[i] for i in rows_kept],
-                "ids": [None] * len(kept),
                 "errors": [None] * len(kept),
             },
         )
