@@ -55,8 +55,8 @@ class Seen:
 
     @property
     def label(self) -> list[Any]:
-        """Of a prediction: the answer, one value a row."""
-        return next(tensor["data"] for tensor in self.json["outputs"] if tensor["name"] == "label")
+        """Of a prediction: the answer, one value a row; empty where there is none."""
+        return next((tensor["data"] for tensor in self.json["outputs"] if tensor["name"] == "label"), [])
 
 
 class Foreign:

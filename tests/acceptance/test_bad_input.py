@@ -97,7 +97,8 @@ def client(up: Up) -> Iterator[Foreign]:
 
 def answering_port(up: Up) -> int:
     """Of the process that writes terminal records."""
-    return next(role["metrics_port"] for role in up.ready["roles"] if role["name"] in ("worker-main-0", "aggregate-0"))
+    (port,) = [role["metrics_port"] for role in up.ready["roles"] if role["name"] in ("worker-main-0", "aggregate-0")]
+    return int(port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +342,7 @@ def test_a_bad_model_is_left_out_and_the_request_answered_in_time(up: Up, client
         assert told["total_ms"] <= BUDGET_MS * PATIENCE
         assert answer.json["id"] == f"{kind}-{number}"
         if kind == "beside":
-            assert (answer.outcome, answer.label) == ("partial", [3 + number]), told
+            assert (answer.outcome, answer.label) == ("partial", [3 + number]), str(told)
             assert told["missing"] in [f"{model}@1={reason}" for reason in REASONS[model]]
         elif answer.outcome == "default":
             assert (kind, answer.label) == ("default", [-1]), told
