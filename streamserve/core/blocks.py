@@ -41,15 +41,19 @@ def build_blocks(
     routes: Sequence[Route],
     errors_of: Callable[[I64, U8], Mapping[int, tuple[int, str]]],
 ) -> list[Answered]:
-    """One block per (partition, route) in the batch."""
+    """One block per (partition, route) in the batch, each in order of offset.
+
+    The batch itself is in order of deadline, and requests that followed an equal input stand at its end.
+    """
     columns, outputs, missing = batch.columns, verdict.outputs, verdict.missing
     good = missing == Missing.PRESENT
     n_rows = batch.n_rows if every(good) else np.where(good, batch.n_rows, 0)
     starts = starts_of(batch.n_rows)[:-1]
     groups = group_answers(columns["partition"], columns["route"])
-    whole = len(groups) == 1
     blocks: list[Answered] = []
-    for partition, route, rows in groups:
+    for partition, route, given in groups:
+        rows = _by_offset(given, columns["offset"])
+        whole = len(groups) == 1 and rows is given
         labels, probabilities = _rows_of(outputs, starts[rows], n_rows[rows], whole)
         position = {int(i): k for k, i in enumerate(rows)} if verdict.details else {}
         answers = Answers(
@@ -76,6 +80,11 @@ def build_blocks(
         )
         blocks.append((batch.handles[rows], answers))
     return blocks
+
+
+def _by_offset(rows: I64, offsets: I64) -> I64:
+    mine = offsets[rows]
+    return rows if every(mine[1:] > mine[:-1]) else rows[np.argsort(mine, kind="stable")]
 
 
 def group_answers(partitions: I64, routes: I64) -> list[tuple[int, int, I64]]:

@@ -47,6 +47,8 @@ class RequestsFetched:
     """Requests of one partition, in offset order."""
 
     requests: Requests
+    more: bool = False
+    """Another event follows at once, before time passes: decide then, for all of them together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,8 @@ class AnswersFetched:
     partition: int
     blocks: tuple[Answers, ...]
     next_offset: int
+    more: bool = False
+    """As in `RequestsFetched`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

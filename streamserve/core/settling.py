@@ -28,7 +28,7 @@ from streamserve.core.slicing import take_predictions
 from streamserve.core.window import NO_ERROR, Due, Window, bits, member_words
 
 _UNUSABLE = np.array(sorted(UNUSABLE), np.int64)
-_REFUSALS = (Missing.ROW_ERROR, Missing.BAD_INPUT, Missing.NOT_FINITE, Missing.OUTPUT_TOO_LARGE)
+_REFUSALS = (Missing.ROW_ERROR, Missing.BAD_INPUT)
 
 
 Block = tuple[Predictions, I64]

@@ -12,11 +12,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from streamserve.core.effects import Effect
-from streamserve.core.events import Assigned, Drain, Event, Resume, Revoked, Tick
+from streamserve.core.events import AnswersFetched, Assigned, Drain, Event, RequestsFetched, Resume, Revoked, Tick
 from streamserve.core.ledger import Ledger
 from streamserve.core.messages import DeadLetters
 from streamserve.core.stage import Stage
@@ -105,6 +105,8 @@ class StageLoop:
         self._timer_for: int | None = None
         self._deadline: int | None = None
         self._deadline_known = False
+        self._undecided = False
+        """The stage was told that more follows at once."""
         self._more = False
         """The last turn left something over: the next one follows without a wake-up."""
         self._stopped = False
@@ -198,11 +200,13 @@ class StageLoop:
             item = inbox.popleft()
             self._handled += 1
             if isinstance(item, Chunk):
-                self._take(item)
+                self._take(item, more=bool(inbox) and isinstance(inbox[0], Chunk))
             else:
                 self._apply(item)
             if self._clock.monotonic_ms() >= until:
                 break
+        if self._undecided:  # what was to follow did not concern the stage, or the turn is over
+            self._apply(Tick())
         if self._due_mark is not None and self._handled >= self._due_mark:
             self._due_mark = None
             self._apply(Tick())
@@ -211,7 +215,7 @@ class StageLoop:
         self._more = bool(inbox)
         self._progress.set()
 
-    def _take(self, chunk: Chunk) -> None:
+    def _take(self, chunk: Chunk, *, more: bool) -> None:
         self._queued_records -= len(chunk)
         partition = chunk.at.partition
         ledger = self.ledgers.get(partition)
@@ -230,6 +234,8 @@ class StageLoop:
         rejecting = self._wiring.rejecting.get(chunk.at.topic)
         make = self._wiring.events.get(chunk.at.topic)
         event = rejecting(chunk, self._reject) if rejecting is not None else make(chunk) if make is not None else None
+        if more and isinstance(event, RequestsFetched | AnswersFetched):
+            event = replace(event, more=True)
         if event is not None:
             self._apply(event)
 
@@ -238,6 +244,7 @@ class StageLoop:
         if perform is None:
             raise ShuttingDown("the loop has nothing to perform effects with")
         self._deadline_known = False
+        self._undecided = isinstance(event, RequestsFetched | AnswersFetched) and event.more
         for effect in self.stage.handle(event, self._clock.now_ms()):
             perform(effect)
 

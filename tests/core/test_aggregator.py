@@ -253,6 +253,22 @@ def test_a_member_with_another_number_of_rows_is_incompatible() -> None:
     assert w.records[0, 0][0].missing[0].tolist() == [0, 10, 0]
 
 
+def test_a_block_of_answers_is_in_order_of_offset_whatever_the_deadlines() -> None:
+    rules = app()
+    held: list = []
+    w = World(WorkerStage(rules, model_rules(rules, cache_bytes=10_000), CODECS, epochs(rules)), held.append)
+    w.feed(assigned(0))
+    w.feed(requests([b"x:3,1"]))
+    for offset, budget in ((1, b"500"), (2, b"90"), (3, b"300")):
+        w.feed(requests([b"x:%d,9" % offset], first=offset, headers=(("ss-deadline-ms", budget),)))
+    w.feed(requests([b"x:2,9"], first=4, headers=(("ss-deadline-ms", b"95"),)))
+    for _ in range(2):
+        w.feed(finished(held.pop()))
+    blocks = [effect.answers for effect in of(w.other, EmitAnswers)]
+    assert [block.offsets.tolist() for block in blocks] == [[0], [1, 2, 3, 4]]
+    assert blocks[1].labels.tolist() == [1, 2, 3, 2]
+
+
 def test_finished_is_used() -> None:
     """The kit's reply has the shape that the stage expects (guards the kit itself)."""
     rules = app()

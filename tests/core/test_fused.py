@@ -133,7 +133,7 @@ def test_without_a_default_a_failed_model_is_an_error_without_dead_letter() -> N
     ("outputs", "outcome"),
     [
         (Outputs(labels=np.array([1.0])), ("error", "all_members_failed")),
-        (Outputs(labels=np.array([1.0, np.nan, 3.0])), ("error", "refused")),
+        (Outputs(labels=np.array([1.0, np.nan, 3.0])), ("error", "all_members_failed")),
     ],
 )
 def test_wrong_outputs_are_missing_answers(outputs, outcome) -> None:

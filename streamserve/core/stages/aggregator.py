@@ -102,6 +102,8 @@ class AggregatorStage:
                 pass
             case _:
                 raise TypeError(f"an aggregator stage takes no {type(event).__name__}")
+        if isinstance(event, RequestsFetched | AnswersFetched) and event.more:
+            return effects
         self._settle_ready(now_ms, effects)
         self._settle_due(now_ms, effects)
         self._window.drop_done()

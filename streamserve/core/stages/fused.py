@@ -19,6 +19,7 @@ from streamserve.core.events import (
     Event,
     Produced,
     ProduceFailed,
+    RequestsFetched,
     Revoked,
     StatesFetched,
     StatesKnownUntil,
@@ -52,6 +53,8 @@ class FusedStage:
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         effects = self._handle(event, now_ms)
+        if isinstance(event, RequestsFetched) and event.more:
+            return effects
         # An event for one of the two stages must not leave the other's deadline behind.
         deadline_ms = self.next_deadline_ms()
         if deadline_ms is not None and deadline_ms <= now_ms:
@@ -88,10 +91,12 @@ class FusedStage:
         pending = effects
         while pending:
             follow: list[Effect] = []
+            blocks = sum(isinstance(effect, EmitAnswers) for effect in pending)
             for effect in pending:
                 match effect:
                     case EmitAnswers():
-                        out += self._apply(effect.answers, now_ms)
+                        blocks -= 1
+                        out += self._apply(effect.answers, now_ms, more=blocks > 0)
                         follow += self._worker.acknowledged(effect.token)
                     case Settle():
                         pass  # the terminal record settles it
@@ -100,13 +105,13 @@ class FusedStage:
             pending = follow
         return out
 
-    def _apply(self, answers: Answers, now_ms: int) -> list[Effect]:
+    def _apply(self, answers: Answers, now_ms: int, *, more: bool) -> list[Effect]:
         effects: list[Effect] = []
         if answers.route in self._learns:
             unsettled = self._aggregator.unsettled(answers.partition, answers.offsets)
             if not every(unsettled):
                 self._emit_late(take_answers(answers, ~unsettled), effects)
-        fetched = AnswersFetched(partition=answers.partition, blocks=(answers,), next_offset=0)
+        fetched = AnswersFetched(partition=answers.partition, blocks=(answers,), next_offset=0, more=more)
         return effects + self._aggregator.handle(fetched, now_ms)
 
     def _emit_late(self, late: Answers, effects: list[Effect]) -> None:

@@ -115,12 +115,20 @@ class WorkerStage:
                 pass
             case _:
                 raise TypeError(f"a worker stage takes no {type(event).__name__}")
+        if not (isinstance(event, RequestsFetched) and event.more):
+            self._decide(now_ms, effects)
+        return effects
+
+    def _decide(self, now_ms: int, effects: list[Effect]) -> None:
         self._expire(now_ms, effects)
         for desk in self._desks.values():
             if desk.running is None and (desk.has_work or desk.go_at_ms is not None):
                 self._cut(desk, now_ms, effects)
+        for desk in self._desks.values():
+            # Others may have decoded meanwhile what it waits to fill a batch with: then there are more rows than it saw.
+            if desk.go_at_ms is not None:
+                self._cut(desk, now_ms, effects)
         self._drop_done()
-        return effects
 
     def next_deadline_ms(self) -> int | None:
         soonest = self._soonest()
