@@ -125,7 +125,7 @@ class WorkerStage:
             if desk.running is None and (desk.has_work or desk.go_at_ms is not None):
                 self._cut(desk, now_ms, effects)
         for desk in self._desks.values():
-            # Others may have decoded meanwhile what it waits to fill a batch with: then there are more rows than it saw.
+            # Others may have decoded what it waits to fill a batch with: then there are more rows than it saw.
             if desk.go_at_ms is not None:
                 self._cut(desk, now_ms, effects)
         self._drop_done()
