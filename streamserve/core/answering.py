@@ -64,6 +64,9 @@ class Answering:
             if len(desk):
                 batch = self._compose(desk, size.rows, size.why, now_ms)
                 answered += self._from_cache(desk, batch, size.why, now_ms, effects)
+        if answered:
+            n = sum(len(block) for _, block in answered)
+            effects.append(Count(what="answered_without_call", label=desk.rules.model, n=n))
         return answered
 
     def _retry(self, desk: Desk, now_ms: int, guard_ms: int, effects: list[Effect]) -> list[Answered]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamserve.core.effects import EmitAnswers
-from streamserve.core.events import AnswersFetched, ProduceFailed, RequestsFetched, StatesFetched
+from streamserve.core.events import AnswersFetched, ProduceFailed, RequestsFetched, Revoked, StatesFetched
 from streamserve.core.messages import Answers, Choice
 from streamserve.core.records import StateRecord
 from streamserve.core.selection.hedge import Hedge
@@ -197,6 +197,19 @@ def test_what_could_not_be_sent_is_sent_again_and_settled_once() -> None:
     again = w.stage.handle(ProduceFailed(token=token, error="broker away"), START_MS)
     assert [type(effect).__name__ for effect in again] == ["Count", "EmitPredictions"]
     assert again[1].predictions.offsets.tolist() == [0]
+
+
+def test_a_send_of_an_earlier_ownership_is_not_repeated_in_a_later_one() -> None:
+    rules = app(route(("a@1",)))
+    stage = AggregatorStage(rules, epochs(rules), CODECS)
+    token = 0
+    for event in (assigned(0), requests([b"x:1,1"]), answers("a@1", [0], [4])):
+        for effect in stage.handle(event, START_MS):
+            token = effect.token
+    stage.handle(Revoked(partitions=(0,)), START_MS)
+    stage.handle(assigned(0), START_MS)
+    assert stage.handle(ProduceFailed(token=token, error="unknown"), START_MS) == []
+    assert stage.idle
 
 
 def test_commit_metadata_tells_a_successor_where_to_read_from() -> None:

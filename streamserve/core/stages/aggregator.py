@@ -160,6 +160,8 @@ class AggregatorStage:
             for block in self._early.pop(partition, ()):
                 self._early_rows -= len(block)
             self._window.forget_partition(partition)
+        # Should the partition come back, what becomes of the sends of this ownership is no longer its business.
+        self._acks = {token: sent for token, sent in self._acks.items() if sent[0].partition in self._owned}
         self._soonest_is_stale = True
         self._unpause(effects)
 

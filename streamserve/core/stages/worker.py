@@ -173,6 +173,7 @@ class WorkerStage:
             self._owned.discard(partition)
             self._skip.pop(partition, None)
             self._lag.pop(partition, None)
+        self._sent = {token: sent for token, sent in self._sent.items() if sent[1].partition in self._owned}
         gone = indices(np.isin(table["partition"], event.partitions))
         table["done"][gone] = True
         table["waiting"][gone] = 0
