@@ -8,7 +8,7 @@ COPY streamserve ./streamserve
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.11-slim
-# lightgbm and scikit-learn share OpenMP's runtime, which the slim image lacks.
+# OpenMP's runtime: the wheels of some model libraries take it from the system, and the slim image lacks it.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgomp1 \
     && rm -rf /var/lib/apt/lists/*

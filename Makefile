@@ -30,7 +30,7 @@ setup: $(VENV)/.base  ## install, fetch Kafka's jars and the data sets, train th
 demo: setup  ## real images through a real Kafka: models break, the system learns around it (DEMO_SECONDS=90)
 	$(BIN)/python -m examples.demo --seconds $${DEMO_SECONDS:-90}
 
-test: setup $(VENV)/.torch  ## every test, with a real broker and torch
+test: setup $(VENV)/.torch $(VENV)/.bench  ## every test, with a real broker and torch
 	$(BIN)/python -m workers.train
 	$(BIN)/python -m pytest
 
@@ -54,6 +54,6 @@ format: $(VENV)/.base  ## rewrite the sources as `check` wants them, and the gen
 bench: setup $(VENV)/.bench  ## throughput, CPU and latency beside a hand-written loop and Bytewax
 	$(BIN)/python -m benchmarks.tabular
 
-clean-data:  ## wipe the broker's data, caches and results that this project keeps outside the checkout
-	$(BIN)/streamserve broker stop || true
-	rm -rf "$${STREAMSERVE_STATE:-$$HOME/.local/state/streamserve}" "$${STREAMSERVE_CACHE:-$$HOME/.cache/streamserve}" results
+clean-data: $(VENV)/.base  ## wipe what this project keeps outside the checkout (broker's data, caches) and the results
+	$(BIN)/python -m streamserve.places --wipe
+	rm -rf results

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,3 +59,26 @@ def _folder(own: str, xdg: str, below_home: str, environ: Mapping[str, str]) -> 
     if environ.get(xdg):
         return Path(environ[xdg]).expanduser().absolute() / "streamserve"
     return Path.home() / below_home / "streamserve"
+
+
+def belongings(environ: Mapping[str, str] | None = None) -> list[Path]:
+    """What streamserve has made in the two folders; other things that lie there are none of it."""
+    wanted = os.environ if environ is None else environ
+    cache = cache_folder(wanted)
+    states = _folder("STREAMSERVE_STATE", "XDG_STATE_HOME", ".local/state", wanted)
+    made = [path for pattern in ("datasets", "models", "kafka-*") for path in cache.glob(pattern)]
+    made += [path for path in states.glob("*") if any((path / name).is_dir() for name in ("broker", "logs"))]
+    return sorted(made)
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m streamserve.places [--wipe]`: say what is kept where; with `--wipe` remove it."""
+    for path in belongings():
+        if "--wipe" in arguments:
+            shutil.rmtree(path)
+        sys.stdout.write(f"{'removed ' if '--wipe' in arguments else ''}{path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

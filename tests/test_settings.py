@@ -151,7 +151,6 @@ MISTAKES = [
         'app.fused = "atuo" is not possible; allowed: "auto", "never"',
         'did you mean "auto"?',
     ),
-    ('fused = "auto"', 'delivery = "exactly_once"', "delivery", 'allowed: "at_least_once"', ""),
     ('name = "digits"', 'name = "My App"', "name", "app.name", "allowed"),
     ('name = "digits"\n', "", "[app]", "app.name is missing; allowed: ", "Prefix of topics"),
     (

@@ -160,7 +160,7 @@ def _parameter(parameter: Any) -> str:
 
 def _shown_default(parameter: Any) -> object:
     default = parameter.default
-    if default is False or default is None or callable(default):
+    if default is None or callable(default):
         return None
     return str(default) if isinstance(default, Path) else default
 

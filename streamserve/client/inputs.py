@@ -25,7 +25,6 @@ CLOUD_EVENTS_ID_HEADER = "ce_id"
 MAX_RECORD_BYTES = (4 << 20) - (64 << 10)
 
 _INPUT_NAME = "input"
-_INTEGERS = "iu"
 _NUMBERS = "biuf"
 
 

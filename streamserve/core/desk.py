@@ -171,9 +171,6 @@ class Desk:
     def drop_head(self, n: int) -> None:
         self._queue = self._queue[n:]
 
-    def head_deadline_ms(self) -> int:
-        return int(self._table["deadline_ms"][self._table.at(self._queue[:1])][0])
-
     def oldest_arrival_ms(self) -> int:
         return int(self._table["arrived_ms"][self._table.at(self._queue)].min())
 

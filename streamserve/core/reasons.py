@@ -67,10 +67,8 @@ class Missing(_Named):
     WRONG_ROW_COUNT = 5
     NOT_FINITE = 6
     OUTPUT_TOO_LARGE = 7
-    NOT_HOSTED = 8
     BAD_INPUT = 9  # this member could not read the request (shape or type that it does not take)
     INCOMPATIBLE = 10  # it answered in a shape or with classes that cannot be combined with the others'
-    HUNG = 11  # the call did not return
     NOT_AWAITED = 12  # the answer could no longer change without it
 
 

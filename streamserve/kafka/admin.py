@@ -26,6 +26,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.types import Array, Boolean, Int8, Int16, Int32, Schema, String
 
 from streamserve.errors import BrokerError, TopicsDiffer
+from streamserve.kafka.clients import no_answer
 from streamserve.settings import Settings
 from streamserve.topics.catalogue import Topic, catalogue
 from streamserve.topics.comparison import Difference, FoundTopic, Repair, differences, listed
@@ -181,10 +182,7 @@ async def _client(bootstrap_servers: str, options: ClientOptions) -> AsyncIterat
         await client.start()
         yield client
     except KafkaConnectionError as error:
-        raise BrokerError(
-            f"no Kafka broker answers at {bootstrap_servers} ({error}). "
-            "Check the address and the security settings ([broker] in the config)"
-        ) from error
+        raise no_answer(bootstrap_servers) from error
     except (KafkaError, TimeoutError) as error:
         raise BrokerError(f"the Kafka broker at {bootstrap_servers} did not do as asked: {error!r}") from error
     finally:

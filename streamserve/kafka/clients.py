@@ -56,6 +56,14 @@ ClientOptions = Mapping[str, Any]
 """Keyword arguments of every aiokafka client: `bootstrap_servers` and security."""
 
 
+def no_answer(bootstrap_servers: str) -> BrokerError:
+    """For people. What the client says of it is a Python list of its sockets' addresses: left out."""
+    return BrokerError(
+        f"no Kafka broker answers at {bootstrap_servers}. Check that it runs, its address, and the security settings "
+        "([broker] in the config)"
+    )
+
+
 async def started(client: Any, options: ClientOptions) -> None:
     """Start a client. BrokerError, with the address, where no broker answers."""
     try:
@@ -63,10 +71,7 @@ async def started(client: Any, options: ClientOptions) -> None:
     except KafkaConnectionError as error:
         with contextlib.suppress(Exception):
             await _stopped(client)
-        raise BrokerError(
-            f"no Kafka broker answers at {options.get('bootstrap_servers')} ({error}). "
-            "Check the address and the security settings ([broker] in the config)"
-        ) from error
+        raise no_answer(str(options.get("bootstrap_servers"))) from error
     except BaseException:
         with contextlib.suppress(Exception):
             await _stopped(client)

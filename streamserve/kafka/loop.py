@@ -199,13 +199,14 @@ class StageLoop:
         while inbox:
             item = inbox.popleft()
             self._handled += 1
+            is_last = self._clock.monotonic_ms() >= until
             if isinstance(item, Chunk):
-                self._take(item, more=bool(inbox) and isinstance(inbox[0], Chunk))
+                self._take(item, more=not is_last and bool(inbox) and isinstance(inbox[0], Chunk))
             else:
                 self._apply(item)
-            if self._clock.monotonic_ms() >= until:
+            if is_last:
                 break
-        if self._undecided:  # what was to follow did not concern the stage, or the turn is over
+        if self._undecided:  # what was to follow did not concern the stage
             self._apply(Tick())
         if self._due_mark is not None and self._handled >= self._due_mark:
             self._due_mark = None

@@ -77,6 +77,7 @@ class Ownership:
         self._lookups = lookups
         self._ready = ready
         self._takeover: asyncio.Task[None] | None = None
+        self._died: asyncio.Queue[BaseException] = asyncio.Queue()
         self._followed_at: dict[At, int] = {}
         self._committed: dict[int, Committed] = {}
         self._commit_lock = asyncio.Lock()
@@ -97,7 +98,7 @@ class Ownership:
             self.joined.set()
             return
         self._takeover = asyncio.get_running_loop().create_task(self._take_over(numbers), name="take over")
-        self._takeover.add_done_callback(_log_failure)
+        self._takeover.add_done_callback(self._takeover_ended)
 
     async def revoked(self, partitions: frozenset[At]) -> None:
         """Finish, commit, forget: one deadline for all of it."""
@@ -151,6 +152,15 @@ class Ownership:
         self._group.begin({At(self._plan.driving, n): self._first_read(resume) for n, resume in resumes.items()})
         self.joined.set()
         _log.info("own partitions %s", numbers)
+
+    def _takeover_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._died.put_nowait(error)
+
+    async def watch(self) -> None:
+        """Run until a take-over dies, and raise what it died of: its partitions would be served by nobody."""
+        raise await self._died.get()
 
     def _first_read(self, resume: Resume) -> int:
         if not self._plan.rebuilds:
@@ -305,8 +315,3 @@ def _collect(refs: set[int], headers: list[Any], partition: int) -> None:
                 if text.isdigit():
                     refs.add(int(text))
                 break
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.error("taking over failed", exc_info=task.exception())

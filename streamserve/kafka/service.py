@@ -29,7 +29,6 @@ _log = logging.getLogger(__name__)
 
 #: A stop takes at most this long, so that SIGTERM to exit stays within 10 s.
 DRAIN_FINISH_MS = 5_000
-DRAIN_TOTAL_MS = 8_000
 _RETRACT_S = 1.0
 LIVENESS_MS = 10_000
 _PULSE_S = 1.0
@@ -181,6 +180,7 @@ class RoleService:
         tune_interpreter()
         if self.role.announcement is not None:
             await self._write(self.role.announcement.at, self.role.announcement.record)
+        self._spawn("take over", self.ownership.watch())
         await clients.group.start(assigned=self.ownership.assigned, revoked=self.ownership.revoked)
         stack.push_async_callback(clients.group.stop)
         self._spawn("fetch", self.loop.drain(clients.group))

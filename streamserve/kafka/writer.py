@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
@@ -11,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
 
 from streamserve.errors import BrokerError
 from streamserve.kafka.clients import METADATA_MAX_AGE_MS, ClientOptions, started
@@ -108,7 +106,7 @@ class KafkaWriter:
                 continue
             try:
                 acknowledged = await producer.send_batch(builder, at.topic, partition=at.partition)
-            except (KafkaError, AssertionError) as error:
+            except Exception as error:  # noqa: BLE001  (whatever it is, who waits must hear of it)
                 self._failed(at, producer, sends, error)
                 continue
             acknowledged.add_done_callback(
@@ -125,16 +123,16 @@ class KafkaWriter:
             taken, n, held = send.taken, len(values), builder.record_count()
             while taken < n:
                 value, head = values[taken], headers[taken]
-                if value is not None and self._too_large(keys[taken], value, head):
-                    send.error = f"a record of {len(value)} bytes is larger than the topic takes"
-                    taken = n
-                    break
-                if type(head) is not list:  # what the client's builder insists on
-                    head = list(head)
                 try:
+                    if value is not None and self._too_large(keys[taken], value, head):
+                        send.error = f"a record of {len(value)} bytes is larger than the topic takes"
+                        taken = n
+                        break
+                    if type(head) is not list:  # what the client's builder insists on
+                        head = list(head)
                     full = append(timestamp=stamp_ms, key=keys[taken], value=value, headers=head) is None
-                except (TypeError, ValueError) as error:  # bytes that are none, a header name with a lone surrogate
-                    send.error, taken = f"a record cannot be written: {error}", n
+                except Exception as error:  # noqa: BLE001  (bytes that are none, a name with a lone surrogate, ...)
+                    send.error, taken = f"a record cannot be written: {error!r}", n
                     break
                 if full:
                     break
@@ -189,8 +187,8 @@ class KafkaWriter:
             while True:
                 try:
                     self._producer = await self._connected()
-                except (BrokerError, KafkaError) as error:
-                    _log.warning("no new producer yet: %s", error)
+                except Exception as error:  # noqa: BLE001  (an end here would be every lane's)
+                    _log.warning("no new producer yet: %r", error)
                     await asyncio.sleep(delay_s)
                     delay_s = min(2.0, delay_s * 2)
                 else:
@@ -212,5 +210,7 @@ class KafkaWriter:
         return producer
 
     async def _close(self, producer: AIOKafkaProducer) -> None:
-        with contextlib.suppress(TimeoutError, KafkaError):
+        try:
             await asyncio.wait_for(producer.stop(), _STOP_S)
+        except Exception as error:  # noqa: BLE001  (nothing we still need depends on it)
+            _log.warning("a producer did not stop cleanly: %r", error)

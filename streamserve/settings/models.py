@@ -46,9 +46,6 @@ class AppSettings(_Section):
         description="`auto`: where one pool hosts everything, its processes also write the predictions (two hops). "
         "`never`: separate aggregators (three hops).",
     )
-    delivery: Literal["at_least_once"] = Field(
-        default="at_least_once", description="A prediction may be written twice after a crash; the first one counts."
-    )
     max_deadline_ms: Int = Field(
         default=60_000, ge=1, le=3_600_000, description="A request that asks for more is refused."
     )

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from streamserve.topics.internal_values import AnswersBlock, EpochValue, ModelsValue, OutcomeValue, PolicyValue
+from streamserve.topics.internal_values import AnswersBlock, EpochValue, HostsValue, OutcomeValue, PolicyValue
 from streamserve.topics.names import Kind, check_app, topic_name
 from streamserve.topics.values import FeedbackValue, PredictionValue, RequestValue
 
@@ -165,8 +165,8 @@ TOPICS: tuple[TopicSpec, ...] = (
         key="the request's key, else the id",
         value=PredictionValue,
         content_type=JSON,
-        written_by=("aggregator",),
-        read_by=("anyone", "join"),
+        written_by=("aggregator", "worker (fused)"),
+        read_by=("anyone", "join", "aggregator", "worker (fused)"),
         headers=_PREDICTION_HEADERS,
         notes="The first record of a ref counts; a reader drops a second one with the same `ss-ref`.",
     ),
@@ -205,7 +205,7 @@ TOPICS: tuple[TopicSpec, ...] = (
         value=EpochValue,
         content_type=JSON,
         written_by=("update",),
-        read_by=("worker", "aggregator", "update", "replay"),
+        read_by=("worker", "aggregator", "update"),
     ),
     TopicSpec(
         kind=Kind.POLICY,
@@ -220,14 +220,18 @@ TOPICS: tuple[TopicSpec, ...] = (
     ),
     TopicSpec(
         kind=Kind.MODELS,
-        purpose="Which models each worker process hosts, and the versions of routes.",
-        key="`route@version`, or `<pool>/<instance>`",
-        value=ModelsValue,
+        purpose="Which models each worker process hosts.",
+        key="`<pool>/<instance>`",
+        value=HostsValue,
         content_type=JSON,
-        written_by=("worker", "up"),
-        read_by=("worker", "aggregator"),
+        written_by=("worker",),
+        read_by=("anyone",),
         cleanup="compact",
         retention_ms=None,
+        notes=(
+            "A worker writes its record before it joins its group, and one with its key and no value when it stops in "
+            "order. No role reads them yet; `streamserve tail CONFIG models` shows them."
+        ),
     ),
     TopicSpec(
         kind=Kind.DLQ,
@@ -235,7 +239,7 @@ TOPICS: tuple[TopicSpec, ...] = (
         key="the original key",
         value=None,
         content_type=ANY_BYTES,
-        written_by=("worker", "aggregator", "join"),
+        written_by=("aggregator", "worker (fused)", "join", "update"),
         read_by=("anyone",),
         retention_ms=30 * _DAY_MS,
         headers=_DEAD_LETTER_HEADERS,

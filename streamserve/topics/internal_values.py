@@ -82,23 +82,6 @@ class HostsValue(Struct, tag="hosts", tag_field="kind", frozen=True, kw_only=Tru
     models: Annotated[list[str], Meta(description="Model ids, `name@version`.")]
 
 
-class RouteValue(Struct, tag="route", tag_field="kind", frozen=True, kw_only=True, omit_defaults=True):
-    """A version of a route. It holds for requests appended at least the app's `epoch_delay_ms` after this record."""
-
-    v: Version
-    name: str
-    version: str
-    models: Annotated[list[str], Meta(description="Model ids; their order gives the order of every list of models.")]
-    policy: Annotated[dict[str, Any], Meta(description="`name` and the policy's settings.")]
-    combine: str
-    deadline_ms: Annotated[int, Meta(gt=0)]
-    input: Annotated[str, Meta(description="The codec of its requests: `oip`, `rows`, `text` or `raw`.")]
-    default: Annotated[Any, Meta(description="Given when nobody answers in time; left out: there is none.")] = UNSET
-
-
-ModelsValue = HostsValue | RouteValue
-
-
 class ArrayValue(Struct, frozen=True, array_like=True):
     """An array inside an answers block."""
 

@@ -326,7 +326,7 @@ REASONS = {
     "miscounts": ("wrong_row_count",),
     "nan": ("not_finite",),
     "huge": ("output_too_large", "incompatible"),
-    "hangs": ("late", "hung", "shed"),
+    "hangs": ("late", "shed"),
 }
 
 

@@ -37,6 +37,7 @@ from streamserve.core.events import (
 from streamserve.core.fast import distinct, every, has_bit, indices, some
 from streamserve.core.messages import I64, Answers, Requests
 from streamserve.core.routes import AppRules
+from streamserve.core.slicing import take_answers
 from streamserve.core.table import NEVER_MS, Table
 
 _COLUMNS = {
@@ -83,6 +84,8 @@ class WorkerStage:
         self._answering = Answering(rules, self._table, codecs)
         self._skip: dict[int, I64] = {}
         self._owned: set[int] = set()
+        self._since: dict[int, int] = {}
+        """First handle of this ownership of a partition: what lies below belongs to an earlier one."""
         self._lag: dict[int, int] = {}
         self._sent: dict[int, tuple[I64, Answers]] = {}
         self._next_token = 0
@@ -164,6 +167,7 @@ class WorkerStage:
     def _assign(self, event: Assigned) -> None:
         for partition, resume in event.partitions.items():
             self._owned.add(partition)
+            self._since[partition] = self._table.end
             if resume.answered is not None:
                 self._skip[partition] = resume.answered
 
@@ -290,6 +294,11 @@ class WorkerStage:
         handles, answers = answered
         if answers.partition not in self._owned:
             return
+        ours = handles >= self._since[answers.partition]
+        if not every(ours):
+            handles, answers = handles[ours], take_answers(answers, ours)
+            if not len(handles):
+                return
         table = self._table
         at = table.at(handles[handles >= table.base])
         counted = at[table["waiting"][at] > 0]

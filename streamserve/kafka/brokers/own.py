@@ -160,12 +160,8 @@ class OwnBroker:
         process = self._processes.pop(node_id)
         stop_all([process], timeout_s=0.0)
 
-    def stop_node(self, node_id: int, timeout_s: float = 10.0) -> None:
-        """Stop one node in order; killed when it has not ended after `timeout_s`."""
-        stop_all([self._processes.pop(node_id)], timeout_s)
-
     def start_node(self, node_id: int, timeout_s: float = 60.0) -> None:
-        """Start a node again that was killed or stopped, on its ports, and wait until all started nodes answer.
+        """Start a node again that was killed, on its ports, and wait until all started nodes answer.
 
         Raises `BrokerError` as `start` does.
         """
