@@ -57,24 +57,20 @@ ClientOptions = Mapping[str, Any]
 
 
 def no_answer(bootstrap_servers: str) -> BrokerError:
-    """For people. What the client says of it is a Python list of its sockets' addresses: left out."""
-    return BrokerError(
-        f"no Kafka broker answers at {bootstrap_servers}. Check that it runs, its address, and the security settings "
-        "([broker] in the config)"
-    )
+    """For people. What the client itself says is a Python list of socket addresses: left out."""
+    what_to_do = "Check that it runs, its address, and the security settings ([broker] in the config)"
+    return BrokerError(f"no Kafka broker answers at {bootstrap_servers}. {what_to_do}")
 
 
 async def started(client: Any, options: ClientOptions) -> None:
     """Start a client. BrokerError, with the address, where no broker answers."""
     try:
         await client.start()
-    except KafkaConnectionError as error:
+    except BaseException as error:
         with contextlib.suppress(Exception):
             await _stopped(client)
-        raise no_answer(str(options.get("bootstrap_servers"))) from error
-    except BaseException:
-        with contextlib.suppress(Exception):
-            await _stopped(client)
+        if isinstance(error, KafkaConnectionError):
+            raise no_answer(str(options.get("bootstrap_servers"))) from error
         raise
 
 

@@ -43,6 +43,7 @@ from streamserve.kafka.security import connection_options
 from streamserve.kafka.service import Clients, Role, RoleService
 from streamserve.kafka.signals import stopping_by_signal
 from streamserve.kafka.states import StateDecoder, StatesFollower
+from streamserve.kafka.window_store import ANSWERS_BYTES, RocksWindow, window_folder
 from streamserve.kafka.writer import KafkaWriter
 from streamserve.settings import Settings
 from streamserve.topics.names import Kind, topic_name
@@ -160,15 +161,20 @@ def _join_role(app: _App) -> Role:
     topics, learn = app.topics, app.settings.learn
     partitions = app.settings.app.partitions
     share_bytes = learn.window_bytes // partitions
+    predictions_bytes, answers_bytes = share_bytes * 3 // 4, share_bytes // 4
+    store = None
+    if learn.window_store == "rocksdb":
+        store = RocksWindow(window_folder(app.settings), predictions_bytes)
+        answers_bytes = min(answers_bytes, ANSWERS_BYTES // partitions)
     options = JoinOptions(
         partitions=partitions,
         window_ms=learn.join_window_ms,
-        window_bytes=share_bytes * 3 // 4,
-        answers_bytes=share_bytes // 4,
+        window_bytes=predictions_bytes,
+        answers_bytes=answers_bytes,
     )
     return Role(
         name="join",
-        stage=JoinStage(app.rules, options, decode_decision, intake.late_answers),
+        stage=JoinStage(app.rules, options, decode_decision, intake.late_answers, store),
         driving_kind="feedback",
         wiring=Wiring(
             driving=topics.feedback,

@@ -43,7 +43,8 @@ class CallableRuntime:
         """The callable's own `sample()`, or its owner's, where there is one; else None."""
         owner = getattr(self._predict, "__self__", None)
         sample = getattr(self._predict, "sample", None) or getattr(owner, "sample", None)
-        return np.asarray(sample()) if callable(sample) else None
+        row = sample() if callable(sample) else None
+        return None if row is None else np.asarray(row)
 
     def close(self) -> None:
         """Call the callable's own `close`, where it has one."""

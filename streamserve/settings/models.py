@@ -221,6 +221,12 @@ class LearnSettings(_Section):
         description="Memory for predictions and answers remembered until their feedback comes, of all partitions "
         "together; above it the oldest are forgotten, and their feedback is late.",
     )
+    window_store: Literal["memory", "rocksdb"] = Field(
+        default="memory",
+        description="Where predictions are remembered. `rocksdb`: on disk, in the app's state folder, for windows "
+        "larger than memory (`window_bytes` then bounds what is kept on disk); needs the extra `learn`. Answers stay "
+        "in memory, at most 128 MiB of them.",
+    )
     processes: Int = Field(default=1, ge=1, le=256, description="Learner processes that `streamserve up` starts.")
     publish_every_outcomes: Int = Field(
         default=100, ge=1, description="A changed state is published after so many outcomes"

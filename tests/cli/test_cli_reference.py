@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamserve.cli.reference import config_page, main
+from streamserve.cli.reference import cli_page, config_page, main
 from streamserve.settings import schema
 
 PAGES = Path(__file__).parent.parent.parent / "docs" / "reference"
@@ -29,6 +29,12 @@ def test_every_key_has_a_meaning_and_allowed_values() -> None:
         key, allowed, default, meaning = (cell.strip() for cell in row.strip("|").split(" | "))
         assert key and default and meaning
         assert allowed and allowed != "a value", key
+
+
+def test_a_flag_is_off_by_default() -> None:
+    rows = [line for line in cli_page().splitlines() if line.startswith("| `--json`")]
+    assert rows
+    assert all(row.split(" | ")[1] == "`false`" for row in rows)
 
 
 def test_every_key_of_the_config_is_on_the_page() -> None:

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.produce import ProduceRequest
@@ -196,7 +197,35 @@ async def test_what_no_client_can_write_is_a_value(broker: Any) -> None:
         await writer.stop()
 
 
+class BrokenInside(AIOKafkaProducer):  # type: ignore[misc]
+    """A client with a bug: its first batch ends in what no client should raise."""
+
+    breaks = 1
+
+    async def send_batch(self, batch: Any, topic: str, *, partition: int) -> Any:
+        if BrokenInside.breaks:
+            BrokenInside.breaks -= 1
+            raise RuntimeError("a bug in the client")
+        return await super().send_batch(batch, topic, partition=partition)
+
+
+@pytest.mark.broker
+async def test_whatever_ends_a_batch_is_told_and_the_next_one_goes_out(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamserve.kafka.writer.AIOKafkaProducer", BrokenInside)
+    at = await made(broker.bootstrap_servers)
+    writer = KafkaWriter({"bootstrap_servers": broker.bootstrap_servers})
+    await writer.start()
+    try:
+        assert "a bug in the client" in (await asyncio.wait_for(writer.send(at, one(b"x")), WAIT_S)).error
+        assert (await asyncio.wait_for(writer.send(at, one(b"y")), WAIT_S)).offset == 0
+    finally:
+        await writer.stop()
+
+
 async def test_no_broker_is_said_in_words() -> None:
     reader = KafkaReader({"bootstrap_servers": "127.0.0.1:9"})
-    with pytest.raises(BrokerError, match=r"no Kafka broker answers at 127\.0\.0\.1:9"):
+    with pytest.raises(BrokerError, match=r"no Kafka broker answers at 127\.0\.0\.1:9") as refused:
         await reader.start()
+    assert "AddressFamily" not in str(refused.value)

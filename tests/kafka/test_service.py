@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -19,7 +19,7 @@ from streamserve.kafka.loop import Wiring
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ownership import Plan
 from streamserve.kafka.perform import Encoders, Topics
-from streamserve.kafka.ports import At, Chunk, Columns, Record
+from streamserve.kafka.ports import At, Chunk, Columns, Committed, Record
 from streamserve.kafka.service import Clients, Role, RoleService
 from streamserve.testing.log import MemoryGroupReader, MemoryLog, MemoryLookups, MemoryReader, MemoryWriter
 
@@ -128,7 +128,7 @@ ENCODERS = Encoders(
 
 
 def service_on(
-    log: MemoryLog, stage: CopyStage, lease_ms: int = 6_000
+    log: MemoryLog, stage: CopyStage, lease_ms: int = 6_000, lookups: MemoryLookups | None = None
 ) -> tuple[RoleService, MemoryWriter, MemoryGroupReader]:
     group = MemoryGroupReader(log, topic=TOPICS.requests, group="a.terminal")
     writer = MemoryWriter(log)
@@ -148,7 +148,11 @@ def service_on(
         encoders=ENCODERS,
     )
     clients = Clients(
-        group=group, followed=None, scan=lambda: MemoryReader(log), lookups=MemoryLookups(log), writer=writer
+        group=group,
+        followed=None,
+        scan=lambda: MemoryReader(log),
+        lookups=lookups or MemoryLookups(log),
+        writer=writer,
     )
     return RoleService(role, clients, clock=BrokerClock(), metrics=RoleMetrics("copy", "a")), writer, group
 
@@ -248,6 +252,46 @@ async def test_a_bug_in_the_stage_stops_the_process_with_its_name() -> None:
         await asyncio.wait([task], timeout=WAIT_S)
         with pytest.raises(StreamserveError, match=r"part 'loop' died .*a bug"):
             task.result()
+
+
+class BrokenLookups(MemoryLookups):
+    """Look-ups with a bug, from some moment on."""
+
+    broken = False
+
+    async def committed(self, group: str, partitions: Collection[At]) -> dict[At, Committed]:
+        if self.broken:
+            raise RuntimeError("a bug")
+        return await super().committed(group, partitions)
+
+
+async def test_a_take_over_that_dies_stops_the_process_with_its_name() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 2))
+    lookups = BrokenLookups(log)
+    lookups.broken = True
+    service, _, _ = service_on(log, CopyStage(), lookups=lookups)
+    async with running(service) as task:
+        await asyncio.wait([task], timeout=WAIT_S)
+        with pytest.raises(StreamserveError, match=r"part 'take over' died .*a bug"):
+            task.result()
+
+
+async def test_a_later_take_over_that_dies_stops_the_process_too() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 2))
+    lookups = BrokenLookups(log)
+    first, _, _ = service_on(log, CopyStage(), lookups=lookups)
+    async with running(first) as task:
+        assert first.not_ready() == []
+        lookups.broken = True
+        second, _, _ = service_on(log, CopyStage())
+        async with running(second):
+            await asyncio.wait([task], timeout=WAIT_S)
+            with pytest.raises(StreamserveError, match=r"part 'take over' died .*a bug"):
+                task.result()
+            assert "part 'take over' has ended" in first.troubles()
+            put(log, 0, b"x")
+            put(log, 1, b"y")
+            await until(lambda: committed(log) == {0: 1, 1: 1})
 
 
 async def test_offsets_below_the_start_of_the_log_begin_at_its_start() -> None:

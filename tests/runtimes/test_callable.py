@@ -195,3 +195,15 @@ def test_accepts_callables_but_no_classes() -> None:
     assert CallableRuntime.accepts(len)
     assert not CallableRuntime.accepts(dict)
     assert not CallableRuntime.accepts(SimpleNamespace(predict=len))
+
+
+def test_a_callable_that_has_no_sample_says_so() -> None:
+    class Quiet:
+        def __call__(self, batch: np.ndarray) -> np.ndarray:
+            return batch[:, 0]
+
+        def sample(self) -> None:
+            return None
+
+    runtime = CallableRuntime(Quiet(), ModelSpec(name="m", version="1", source="x"))
+    assert runtime.sample() is None

@@ -56,6 +56,11 @@ def test_every_topic_has_a_writer_and_a_reader() -> None:
     assert all(spec.written_by and spec.read_by and spec.purpose for spec in TOPICS)
 
 
+def test_topics_are_written_and_read_by_what_exists() -> None:
+    named = {name for spec in TOPICS for name in (*spec.written_by, *spec.read_by)}
+    assert named == {"anyone", "worker", "worker (fused)", "aggregator", "join", "update"}
+
+
 @pytest.mark.parametrize(("partitions", "replication"), [(0, 1), (1, 0), (-4, 1)])
 def test_a_layout_that_cannot_be_is_refused(partitions: int, replication: int) -> None:
     with pytest.raises(ValueError, match="allowed are 1 and more"):
