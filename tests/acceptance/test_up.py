@@ -11,6 +11,7 @@ import queue
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -267,6 +268,15 @@ def test_nothing_is_left_after_kill_9_and_the_app_starts_again(tmp_path: Path) -
         assert again.end() == 0
 
 
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Whatever goes wrong, nobody waits for a process that goes on."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 def test_an_unread_standard_output_stalls_nothing(tmp_path: Path) -> None:
     config = project(tmp_path, FUSED)
     process = subprocess.Popen(
@@ -277,7 +287,7 @@ def test_an_unread_standard_output_stalls_nothing(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
         bufsize=0,
     )
-    with process:
+    with process, ended(process):
         assert process.stdout is not None
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
@@ -285,7 +295,7 @@ def test_an_unread_standard_output_stalls_nothing(tmp_path: Path) -> None:
         with calling(ready) as caller:
             pid = ready["roles"][0]["pid"]
             os.set_blocking(process.stdout.fileno(), False)
-            wait_until(lambda: is_full(process.stdout.fileno()))  # type: ignore[union-attr]
+            wait_until(Stuck(process.stdout.fileno()))
             assert outcomes(caller.ask()) == {"ok"}
             os.kill(pid, signal.SIGKILL)
             assert len(caller.ask()) == 20
@@ -295,13 +305,18 @@ def test_an_unread_standard_output_stalls_nothing(tmp_path: Path) -> None:
         assert time.monotonic() - asked_s < STOP_S
 
 
-def is_full(pipe: int) -> bool:
-    """Whether the pipe of 4 KiB can hold no further status line."""
-    waiting = bytearray(4)
-    import termios
+class Stuck:
+    """True once what waits in a pipe has not grown for longer than the time between two lines: no more fits in."""
 
-    fcntl.ioctl(pipe, termios.FIONREAD, waiting)
-    return int.from_bytes(waiting, sys.byteorder) > 3500
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        self._held, self._since_s = 0, time.monotonic()
+
+    def __call__(self) -> bool:
+        held = int.from_bytes(fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+        if held != self._held:
+            self._held, self._since_s = held, time.monotonic()
+        return held > 0 and time.monotonic() - self._since_s > 3.0
 
 
 def test_a_model_that_cannot_be_loaded_ends_it_with_the_models_words(tmp_path: Path) -> None:
