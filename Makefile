@@ -51,8 +51,9 @@ format: $(VENV)/.base  ## rewrite the sources as `check` wants them, and the gen
 	$(BIN)/python -m streamserve.cli.reference
 	$(BIN)/python -m streamserve.topics.publish topics
 
-bench: setup $(VENV)/.bench  ## throughput, CPU and latency beside a hand-written loop and Bytewax
-	$(BIN)/python -m benchmarks.tabular
+bench: setup $(VENV)/.bench  ## throughput, CPU and latency beside a hand-written loop and Bytewax (BENCH=--quick)
+	$(BIN)/python -m benchmarks.core
+	$(BIN)/python -m benchmarks.tabular $(BENCH)
 
 clean-data: $(VENV)/.base  ## wipe what this project keeps outside the checkout (broker's data, caches) and the results
 	$(BIN)/python -m streamserve.places --wipe

@@ -21,6 +21,7 @@ from streamserve.core.messages import (
     MemberOutput,
     Predictions,
 )
+from streamserve.core.outputs_of import default_rows, member_outputs
 from streamserve.core.reasons import UNUSABLE, Missing, Outcome, Reason
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.rows import span_ms, starts_of
@@ -63,15 +64,29 @@ class Settling:
     def settle(self, due: Due, now_ms: int) -> list[Block]:
         """Terminal records, one block per (partition, route, kind of answer)."""
         table = self._window.table
+        routes = table["route"][due.at]
+        found = distinct(routes)
+        if len(found) == 1:
+            return self._by_partition(self._settle_group(due.at, due.early, found[0], now_ms))
         blocks: list[Block] = []
-        keys = table["partition"][due.at] * (1 << 20) + table["route"][due.at] + 1
-        groups = distinct(keys)
-        if len(groups) == 1:
-            return self._settle_group(due.at, due.early, groups[0] % (1 << 20) - 1, now_ms)
-        for key in groups:
-            mine = keys == key
-            blocks += self._settle_group(due.at[mine], due.early[mine], key % (1 << 20) - 1, now_ms)
-        return blocks
+        for route in found:
+            mine = routes == route
+            blocks += self._settle_group(due.at[mine], due.early[mine], route, now_ms)
+        return self._by_partition(blocks)
+
+    def _by_partition(self, blocks: list[Block]) -> list[Block]:
+        """Decided together, sent apart: one block a partition."""
+        parted: list[Block] = []
+        for block, at in blocks:
+            partitions = self._window.table["partition"][at]
+            found = distinct(partitions)
+            if len(found) == 1:
+                parted.append((block, at))
+                continue
+            for partition in found:
+                rows = indices(partitions == partition)
+                parted.append((take_predictions(block, rows, partition=partition), at[rows]))
+        return parted
 
     def _settle_group(self, at: I64, early: Flags, route: int, now_ms: int) -> list[Block]:
         table = self._window.table
@@ -124,7 +139,7 @@ class Settling:
         low = np.zeros(len(at), np.bool_)
         if rule.confidence_threshold > 0 and rule.has_default:
             low = (confidence < rule.confidence_threshold) & ~late
-        outputs = _member_outputs(rule, combined, members, row_starts, low)
+        outputs = member_outputs(rule, combined, members, row_starts, low)
         block = self._block(
             at,
             route,
@@ -200,7 +215,7 @@ class Settling:
         reason[unusable] = error[unusable]
         given = outcome == Outcome.DEFAULT
         n_rows = np.where(given, np.maximum(table["n_rows"][at], 1), 0)
-        labels = _default_rows(rule, int(n_rows.sum())) if rule is not None and some(given) else None
+        labels = default_rows(rule, int(n_rows.sum())) if rule is not None and some(given) else None
         return self._block(
             at,
             route,
@@ -342,46 +357,6 @@ class Settling:
         )
 
 
-def _default_rows(rule: Route, n: int) -> AnyArray:
-    """The route's default, once a row; text and null as objects."""
-    one = _as_numbers(rule.default)
-    if one is None:
-        rows = np.empty(n, object)
-        for i in range(n):
-            rows[i] = rule.default
-        return rows
-    return np.repeat(one[None, ...], n, axis=0)
-
-
-def _as_numbers(default: object) -> AnyArray | None:
-    try:
-        one = np.asarray(default)
-    except ValueError:  # a list of lists of different lengths
-        return None
-    return one if one.dtype.kind in "iufb" else None
-
-
-def _member_outputs(
-    rule: Route, combined: Combined, members: list[tuple[int, MemberRows]], row_starts: I64, low: Flags
-) -> tuple[MemberOutput, ...]:
-    """What each member said where that is not what the prediction says."""
-    n = len(row_starts) - 1
-    outputs = []
-    for k, (bit, rows) in enumerate(members):
-        differs = rows.present & ~combined.agrees[:, k]
-        if rule.combine == "mean":
-            differs = rows.present
-        if len(differs) != n:
-            differs = np.logical_or.reduceat(differs, row_starts[:-1])
-            present = rows.present[row_starts[:-1]]
-        else:
-            present = rows.present
-        differs = differs | (present & low)
-        if some(differs):
-            outputs.append(MemberOutput(model=rule.models[bit], labels=rows.labels, differs=differs))
-    return tuple(outputs)
-
-
 def _split_low(block: Predictions, at: I64, low: Flags, rule: Route) -> list[Block]:
     """Cut off the requests whose confidence is below the threshold: their answer is the default."""
     parts: list[Block] = []
@@ -394,7 +369,7 @@ def _split_low(block: Predictions, at: I64, low: Flags, rule: Route) -> list[Blo
         np.arange(n),
         outcome=np.full(n, Outcome.DEFAULT, np.uint8),
         reason=np.full(n, Reason.LOW_CONFIDENCE, np.uint8),
-        labels=_default_rows(rule, int(part.row_starts[-1])),
+        labels=default_rows(rule, int(part.row_starts[-1])),
         probabilities=None,
         classes=None,
     )
