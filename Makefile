@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
-export PYTHONWARNINGS ?= default
 
 .PHONY: help setup demo test test-fast check format bench clean-data
 

@@ -94,6 +94,15 @@ class Case:
         assert pid is not None
         return pid
 
+    async def left(self) -> psutil.Process:
+        """What the child has started, once it has said so (it may say other things, too: warnings)."""
+
+        def said() -> list[str]:
+            return [line for line in self.ears.lines if ": left " in line]
+
+        await until(lambda: bool(said()))
+        return psutil.Process(int(said()[0].split()[-1]))
+
     async def serving(self) -> None:
         self.house.may_serve.set()
         await until(lambda: self.child.facts.state is State.SERVING)
@@ -251,8 +260,7 @@ def test_one_that_does_not_stop_is_killed_with_what_it_started(tmp_path: Path) -
     async def case() -> None:
         one = Case(tmp_path, deaf=True, leaves=True)
         await one.serving()
-        await until(lambda: len(one.ears.lines) == 2)
-        left = psutil.Process(int(one.ears.lines[1].split()[-1]))
+        left = await one.left()
         await one.stop(timeout_s=0.1)
         assert "had not stopped after 0.1 s: killed" in one.ears.events("killed")[0].words
         assert psutil.wait_procs([left], timeout=TIMEOUT_S)[1] == []
@@ -264,8 +272,7 @@ def test_what_a_dead_one_started_itself_is_ended(tmp_path: Path) -> None:
     async def case() -> None:
         one = Case(tmp_path, leaves=True)
         await one.serving()
-        await until(lambda: len(one.ears.lines) == 2)
-        left = psutil.Process(int(one.ears.lines[1].split()[-1]))
+        left = await one.left()
         os.kill(one.pid, signal.SIGKILL)
         await until(lambda: bool(one.ears.events("exited")))
         assert psutil.wait_procs([left], timeout=TIMEOUT_S)[1] == []
