@@ -14,7 +14,7 @@ from streamserve.core.records import Feedback, JoinedPredictions, Outcomes, Stat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """Where a new owner starts in one partition, as the last commit left it (design: Delivery)."""
+    """Where a new owner starts in one partition, as the last commit left it."""
 
     position: int
     """First offset of the driving topic to be read."""
@@ -90,7 +90,7 @@ class StatesFetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatesKnownUntil:
-    """Every state appended before this broker time has been seen (design: how a role knows that it is current)."""
+    """Every state appended before this broker time has been seen."""
 
     known_until_ms: int
 

@@ -14,7 +14,7 @@ class _Named(IntEnum):
 
 
 class Outcome(_Named):
-    """What became of a request (design: Outcomes)."""
+    """What became of a request."""
 
     OK = 0
     PARTIAL = 1

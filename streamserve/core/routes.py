@@ -46,4 +46,4 @@ class AppRules:
     guard_ms: int = 15
     """A prediction is emitted this long before its deadline, so that its append is still in time."""
     epoch_delay_ms: int = 250
-    """Delta of the design: a state holds for requests appended at least this long after it."""
+    """A state holds for requests appended at least this long after it."""

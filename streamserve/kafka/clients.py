@@ -39,7 +39,7 @@ from streamserve.kafka.rawfetch import RawFetcher
 
 _log = logging.getLogger(__name__)
 
-#: Parked fetches: a drain task always waits in `fetch`, so a long wait costs no latency (kafka.md 1.3).
+#: Parked fetches: a drain task always waits in `fetch`, so a long wait costs no latency.
 FETCH_WAIT_MS = 500
 METADATA_MAX_AGE_MS = 10_000
 #: How long the group waits for a member that does not give up its partitions.

