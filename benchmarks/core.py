@@ -85,12 +85,12 @@ class Drive:
         return None
 
 
-def fetches(data: list[bytes], now_ms: int) -> list[Requests]:
+def fetches(data: list[bytes], now_ms: int, rows: int = FETCH) -> list[Requests]:
     headers = (("mlserver-model", b"job"),)
     position = [0] * PARTITIONS
     out = []
-    for k, start in enumerate(range(0, len(data), FETCH)):
-        chunk = data[start : start + FETCH]
+    for k, start in enumerate(range(0, len(data), rows)):
+        chunk = data[start : start + rows]
         p, n = k % PARTITIONS, len(chunk)
         out.append(
             Requests(
@@ -110,7 +110,7 @@ def assigned() -> Assigned:
     return Assigned(partitions={p: Resume(position=0) for p in range(PARTITIONS)})
 
 
-def fused_us(n: int, models: int = 1) -> float:
+def fused_us(n: int, models: int = 1, rows: int = FETCH) -> float:
     """Microseconds a request: decode, choose, batch, combine, encode the terminal record, ledger."""
     now = 1_000_000
     app = rules(models)
@@ -118,7 +118,7 @@ def fused_us(n: int, models: int = 1) -> float:
     codecs = {"oip": input_codec("oip")}
     drive = Drive(FusedStage(app, hosted, codecs, EpochTable(app)), now)
     drive.feed(assigned())
-    chunks = fetches(values(n), now)
+    chunks = fetches(values(n), now, rows)
     seconds = timed(lambda: _run(drive, chunks))
     assert drive.records_out == n, (drive.records_out, n)
     return seconds / n * 1e6
@@ -181,6 +181,8 @@ def main() -> None:
     for name, measure in (
         ("fused, one model", lambda: fused_us(args.requests)),
         ("fused, five models", lambda: fused_us(args.requests, 5)),
+        ("fused, sixteen models", lambda: fused_us(args.requests, 16)),
+        ("fused, one request a fetch", lambda: fused_us(args.requests // 10, 1, 1)),
         ("aggregator, five members", lambda: aggregator_us(args.requests, 5)),
     ):
         runs = sorted(measure() for _ in range(3))

@@ -171,11 +171,19 @@ class SyncClient:
             return await anext(stream, None)
 
         try:
-            while self._loop is not None and (prediction := self._do(following())) is not None:
+            while (prediction := self._do_unless_closed(following())) is not None:
                 yield prediction
         finally:
-            if self._loop is not None:
-                self._do(stream.aclose())
+            self._do_unless_closed(stream.aclose())
+
+    def _do_unless_closed(self, work: Coroutine[Any, Any, _Result]) -> _Result | None:
+        """As `_do`; None once the client is closed, also where that happens on another thread in between."""
+        try:
+            return self._do(work)
+        except StreamserveError:
+            if self._loop is None:
+                return None
+            raise
 
     def feedback(
         self,
