@@ -61,7 +61,7 @@ def predictions(n: int, labels: AnyArray, *, probabilities: bool = False) -> Pre
     """`n` requests of one row each, answered by one model, with ids, keys and traces."""
     names = [f"{index:08d}" for index in range(n)]
     return Predictions(
-        partition=3,
+        partition=np.full(n, 3),
         route="tabular",
         models=("linear@1",),
         offsets=np.arange(n) + 1_000_000,
@@ -90,7 +90,7 @@ def predictions(n: int, labels: AnyArray, *, probabilities: bool = False) -> Pre
 
 def answers(n: int) -> Answers:
     return Answers(
-        partition=3,
+        partition=np.full(n, 3),
         route="tabular",
         model="linear@1",
         offsets=np.arange(n) + 1_000_000,
@@ -109,7 +109,7 @@ def answers(n: int) -> Answers:
 def dead_letters(n: int) -> DeadLetters:
     return DeadLetters(
         source="requests",
-        partition=3,
+        partition=np.full(n, 3),
         offsets=np.arange(n),
         append_ms=np.arange(n),
         keys=[b"key"] * n,

@@ -58,6 +58,11 @@ class Drive:
         self.records_out = 0
         self.labels: dict[int, np.ndarray] = {}
 
+    def open(self, requests: Requests) -> None:
+        """As the shell's loop does with each fetch."""
+        for partition in np.unique(requests.partition).tolist():
+            self.ledgers[partition].opened(requests.offsets[requests.partition == partition])
+
     def feed(self, event: object) -> list[Effect]:
         """One event and everything that follows from it; answers that leave the process are returned."""
         out: list[Effect] = []
@@ -76,7 +81,7 @@ class Drive:
                 records = encode_predictions(effect.predictions)
                 self.records_out += len(records.values)
                 self.bytes_out += sum(map(len, records.values))
-                return Produced(token=effect.token, offset=0)
+                return Produced(token=effect.token)
             case EmitAnswers():
                 out.append(effect)
                 return Produced(token=effect.token)
@@ -94,7 +99,7 @@ def fetches(data: list[bytes], now_ms: int, rows: int = FETCH) -> list[Requests]
         p, n = k % PARTITIONS, len(chunk)
         out.append(
             Requests(
-                partition=p,
+                partition=np.full(n, p),
                 offsets=np.arange(position[p], position[p] + n),
                 append_ms=np.full(n, now_ms),
                 keys=[b"k%d" % i for i in range(n)],
@@ -126,7 +131,7 @@ def fused_us(n: int, models: int = 1, rows: int = FETCH) -> float:
 
 def _run(drive: Drive, chunks: list[Requests]) -> None:
     for chunk in chunks:
-        drive.ledgers[chunk.partition].opened(chunk.offsets)
+        drive.open(chunk)
         drive.feed(RequestsFetched(requests=chunk))
 
 
@@ -141,11 +146,12 @@ def aggregator_us(n: int, members: int) -> float:
 
     def run() -> None:
         for chunk, members_bytes in zip(chunks, blocks, strict=True):
-            drive.ledgers[chunk.partition].opened(chunk.offsets)
+            drive.open(chunk)
             drive.feed(RequestsFetched(requests=chunk))
+            number = int(chunk.partition[0])
             for block in members_bytes:
-                answers = decode_answers(block, chunk.partition)
-                drive.feed(AnswersFetched(partition=chunk.partition, blocks=(answers,), next_offset=0))
+                answers = decode_answers(block, number)
+                drive.feed(AnswersFetched(blocks=(answers,), positions={number: 0}))
 
     seconds = timed(run)
     assert drive.records_out == n, (drive.records_out, n)

@@ -68,7 +68,7 @@ class Admission:
         self._last: tuple[Requests, Admitted] | None = None
 
     def admit(self, requests: Requests) -> Admitted:
-        """Columns for one fetch. Asked twice in a row for the same fetch (fused form), it answers from memory."""
+        """Columns of these requests. Asked twice in a row for the same ones (fused form), it answers from memory."""
         if self._last is not None and self._last[0] is requests:
             return self._last[1]
         admitted = self._admit(requests)
@@ -123,7 +123,9 @@ class Admission:
             rows = indices((route == index) & (mask == 0))
             if not len(rows):
                 continue
-            part = self._epochs.choose(int(index), requests.partition, requests.offsets[rows], requests.append_ms[rows])
+            part = self._epochs.choose(
+                index, requests.partition[rows], requests.offsets[rows], requests.append_ms[rows]
+            )
             choice.chosen[rows] = part.chosen
             choice.probability[rows] = part.probability
             choice.epoch[rows] = part.epoch

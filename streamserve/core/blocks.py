@@ -1,14 +1,15 @@
-"""Blocks of answers: what one model call says, cut by partition and route."""
+"""Blocks of answers: what one model call says, cut by route."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from streamserve.core.desk import Batch
-from streamserve.core.fast import every, indices, some
+from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import F64, I64, U8, Answers, AnyArray, Choice, Outputs
 from streamserve.core.reasons import Missing
 from streamserve.core.routes import Route
@@ -41,23 +42,24 @@ def build_blocks(
     routes: Sequence[Route],
     errors_of: Callable[[I64, U8], Mapping[int, tuple[int, str]]],
 ) -> list[Answered]:
-    """One block per (partition, route) in the batch, each in order of offset.
-
-    The batch itself is in order of deadline, and requests that followed an equal input stand at its end.
-    """
+    """One block per route in the batch, in the batch's order: by deadline, those that followed an equal input last."""
     columns, outputs, missing = batch.columns, verdict.outputs, verdict.missing
     good = missing == Missing.PRESENT
     n_rows = batch.n_rows if every(good) else np.where(good, batch.n_rows, 0)
     starts = starts_of(batch.n_rows)[:-1]
-    groups = group_answers(columns["partition"], columns["route"])
+    found = distinct(columns["route"])
+    whole = len(found) == 1
     blocks: list[Answered] = []
-    for partition, route, given in groups:
-        rows = _by_offset(given, columns["offset"])
-        whole = len(groups) == 1 and rows is given
+    for route in found:
+        # Of one route, everything is taken as it is: a view costs less than a copy of every column.
+        rows: Any = slice(None) if whole else indices(columns["route"] == route)
         labels, probabilities = _rows_of(outputs, starts[rows], n_rows[rows], whole)
-        position = {int(i): k for k, i in enumerate(rows)} if verdict.details else {}
+        details = verdict.details
+        if details and not whole:
+            position = {int(i): k for k, i in enumerate(rows)}
+            details = {position[i]: words for i, words in details.items() if i in position}
         answers = Answers(
-            partition=partition,
+            partition=columns["partition"][rows],
             route=routes[route].name,
             model=model,
             offsets=columns["offset"][rows],
@@ -74,29 +76,12 @@ def build_blocks(
                 stale=columns["stale"][rows],
             ),
             queue_ms=span_ms(columns["append_ms"][rows], batch.started_ms),
-            inference_ms=np.full(len(rows), verdict.duration_ms, np.int32),
+            inference_ms=np.full(len(missing[rows]), verdict.duration_ms, np.int32),
             errors=errors_of(batch.handles[rows], missing[rows]),
-            details={position[i]: words for i, words in verdict.details.items() if i in position},
+            details=details,
         )
         blocks.append((batch.handles[rows], answers))
     return blocks
-
-
-def _by_offset(rows: I64, offsets: I64) -> I64:
-    mine = offsets[rows]
-    return rows if every(mine[1:] > mine[:-1]) else rows[np.argsort(mine, kind="stable")]
-
-
-def group_answers(partitions: I64, routes: I64) -> list[tuple[int, int, I64]]:
-    """(partition, route, indices) of each pair that occurs, indices in their order."""
-    n = len(partitions)
-    key = partitions * (1 << 20) + routes
-    if n and every(key == key[0]):
-        return [(int(partitions[0]), int(routes[0]), np.arange(n, dtype=np.int64))]
-    order = np.argsort(key, kind="stable")
-    edges = indices(np.diff(key[order])) + 1
-    groups = np.split(order, edges) if n else []
-    return [(int(partitions[rows[0]]), int(routes[rows[0]]), rows) for rows in groups]
 
 
 def _rows_of(outputs: Outputs | None, starts: I64, n_rows: I64, whole: bool) -> tuple[AnyArray | None, F64 | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streamserve.core.fast import distinct
 from streamserve.core.messages import I64, Answers, AnyArray, DeadLetters, Predictions
 from streamserve.core.records import FeedbackForward, OutcomeRecord, StateRecord
 
@@ -119,3 +120,11 @@ Effect = (
     | Continue
     | Count
 )
+
+
+def settles(partition: I64, offsets: I64) -> list[Settle]:
+    """Offsets of several partitions, `[n]` each, as one effect a partition."""
+    found = distinct(partition)
+    if len(found) == 1:
+        return [Settle(partition=found[0], offsets=offsets)]
+    return [Settle(partition=number, offsets=offsets[partition == number]) for number in found]

@@ -52,8 +52,8 @@ class EpochTable:
         """Every state appended before this broker time has been applied."""
         self._known_ms = max(self._known_ms, ms)
 
-    def choose(self, route: int, partition: int, offsets: I64, append_ms: I64) -> Choice:
-        """Choices of n requests of one partition. `offsets`, `append_ms`: `[n]`, in any order."""
+    def choose(self, route: int, partition: I64, offsets: I64, append_ms: I64) -> Choice:
+        """Choices of n requests. All columns `[n]`, in any order."""
         table = self._routes[route]
         if not len(offsets):
             return _choice_of_none()
@@ -149,7 +149,7 @@ class _RouteStates:
         state = self._steps[index] if index >= 0 else self._initial
         return state.distribution, state.epoch
 
-    def choose_each(self, partition: int, offsets: I64, append_ms: I64) -> tuple[U64, I64, I64]:
+    def choose_each(self, partition: I64, offsets: I64, append_ms: I64) -> tuple[U64, I64, I64]:
         """Several states are in force over these requests: one pick for each of them."""
         index = np.searchsorted(np.asarray(self._step_ms, np.int64), append_ms, side="right") - 1
         if self._cut:
@@ -160,7 +160,7 @@ class _RouteStates:
         for step in np.unique(index):
             where = index == step
             distribution, epoch = self.state(int(step))
-            chosen[where], probability[where] = pick(distribution, partition, offsets[where], self.salt)
+            chosen[where], probability[where] = pick(distribution, partition[where], offsets[where], self.salt)
             epochs[where] = epoch
         return chosen, probability, epochs
 

@@ -6,7 +6,7 @@ An event never asks for anything; what to do about it is the stage's decision (s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streamserve.core.messages import I64, Answers, Outputs, Requests
 from streamserve.core.records import Feedback, JoinedPredictions, Outcomes, StateRecord
@@ -44,22 +44,18 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestsFetched:
-    """Requests of one partition, in offset order."""
+    """Everything that was fetched since the last event of this kind, of any partitions: to be decided together."""
 
     requests: Requests
-    more: bool = False
-    """Another event follows at once, before time passes: decide then, for all of them together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswersFetched:
-    """Answers of one partition of the answers topic, and the position after them."""
+    """Answers of any partitions of the answers topic, and the positions after them."""
 
-    partition: int
     blocks: tuple[Answers, ...]
-    next_offset: int
-    more: bool = False
-    """As in `RequestsFetched`."""
+    positions: Mapping[int, int]
+    """Partition -> first offset that is not yet read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +70,7 @@ class RawAnswers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawAnswersFetched:
-    """The same as `AnswersFetched`, for a stage that needs few of them."""
+    """Answers of one partition, for a stage that needs few of them, and the position after them."""
 
     partition: int
     blocks: tuple[RawAnswers, ...]
@@ -135,10 +131,15 @@ class Produced:
     """The broker has acknowledged everything sent under this token."""
 
     token: int
-    partition: int = -1
-    """Partition and offset of the (first) record, where the stage asked for one record."""
-    offset: int = -1
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    """Partition -> offset of the first record written there."""
     append_ms: int = -1
+    """Of the last one."""
+
+    @property
+    def offset(self) -> int:
+        """Where the one record stands that was sent; -1 where nothing was."""
+        return next(iter(self.offsets.values()), -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,20 +35,26 @@ PROBABILITY_ONE = 1 << 32
 #: The epoch of a route's initial state, before any learnt one is in force.
 INITIAL_EPOCH = -1
 MAX_MODELS_PER_ROUTE = 64
+_OFFSET_BITS = 44
+
+
+def request_keys(partition: I64, offsets: I64) -> I64:
+    """One number for each request of a topic; increasing with partition, then offset."""
+    return (partition << _OFFSET_BITS) + offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Requests:
-    """One fetch of one partition of the requests topic; offsets increase but may have gaps."""
+    """Requests as they were fetched, of any partitions; offsets of each partition increase but may have gaps."""
 
-    partition: int
+    partition: I64
     offsets: I64
     append_ms: I64
     keys: list[bytes | None]
     values: list[bytes | None]
     headers: list[Headers]
-    lag: int = 0
-    """Records of this partition in the log behind the last one here, as the fetch told it."""
+    lag: Mapping[int, int] = field(default_factory=dict)
+    """Partition -> records in the log behind its last one here, as the fetch told it."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -82,9 +88,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answers:
-    """One model's answers to n requests of one partition: one record of the answers topic."""
+    """One model's answers to n requests of one route. A record of the answers topic holds those of one partition."""
 
-    partition: int
+    partition: I64
     route: str
     model: str
     offsets: I64
@@ -106,8 +112,8 @@ class Answers:
     """Index -> (`Reason` code, words), for a request that no model can use (then `missing` is BAD_INPUT)."""
     details: Mapping[int, str] = field(default_factory=dict)
     """Index -> words, for a member that failed on this request."""
-    log_offset: int = -1
-    """Where the block stands in the answers topic; -1 if it was never there."""
+    log_offset: I64 | None = None
+    """Where each answer stands in the answers topic; None if it was never there."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -126,9 +132,9 @@ class MemberOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Predictions:
-    """Terminal records of n requests of one partition and one route, settled in one step."""
+    """Terminal records of n requests of one route, settled in one step; each belongs to its request's partition."""
 
-    partition: int
+    partition: I64
     route: str
     """Empty where the request's route is unknown."""
     models: tuple[str, ...]

@@ -62,31 +62,17 @@ class Settling:
         return weights
 
     def settle(self, due: Due, now_ms: int) -> list[Block]:
-        """Terminal records, one block per (partition, route, kind of answer)."""
+        """Terminal records, one block per (route, kind of answer)."""
         table = self._window.table
         routes = table["route"][due.at]
         found = distinct(routes)
         if len(found) == 1:
-            return self._by_partition(self._settle_group(due.at, due.early, found[0], now_ms))
+            return self._settle_group(due.at, due.early, found[0], now_ms)
         blocks: list[Block] = []
         for route in found:
             mine = routes == route
             blocks += self._settle_group(due.at[mine], due.early[mine], route, now_ms)
-        return self._by_partition(blocks)
-
-    def _by_partition(self, blocks: list[Block]) -> list[Block]:
-        """Decided together, sent apart: one block a partition."""
-        parted: list[Block] = []
-        for block, at in blocks:
-            partitions = self._window.table["partition"][at]
-            found = distinct(partitions)
-            if len(found) == 1:
-                parted.append((block, at))
-                continue
-            for partition in found:
-                rows = indices(partitions == partition)
-                parted.append((take_predictions(block, rows, partition=partition), at[rows]))
-        return parted
+        return blocks
 
     def _settle_group(self, at: I64, early: Flags, route: int, now_ms: int) -> list[Block]:
         table = self._window.table
@@ -290,7 +276,7 @@ class Settling:
         rows, lists = at.tolist(), table.lists
         models = self._rules.routes[route].models if route >= 0 else ()
         return Predictions(
-            partition=int(table["partition"][at[0]]),
+            partition=table["partition"][at],
             route=self._rules.routes[route].name if route >= 0 else "",
             models=models,
             offsets=table["offset"][at],
@@ -333,19 +319,21 @@ class Settling:
                 details[i] = said.get(-1) or member_words(said, models)
         return details
 
-    def dead_letters(self, block: Predictions, at: I64) -> DeadLetters | None:
-        """The requests of a block whose value could not be used. `at`: the block's rows in the window."""
-        failed = block.outcome == Outcome.ERROR
-        if not some(failed):
-            return None
-        unusable = indices(np.isin(block.reason, _UNUSABLE) & failed)
-        if not len(unusable):
-            return None
+    def unusable(self, block: Predictions) -> Flags:
+        """Which requests of a block become dead letters too."""
+        flags: Flags = block.outcome == Outcome.ERROR
+        if some(flags):
+            flags &= np.isin(block.reason, _UNUSABLE)
+        return flags
+
+    def dead_letters(self, block: Predictions, at: I64) -> DeadLetters:
+        """The requests whose value could not be used. `at`: the rows in the window of a block of one partition."""
+        unusable = indices(self.unusable(block))
         lists = self._window.table.lists
         rows = unusable.tolist()
         return DeadLetters(
             source="requests",
-            partition=block.partition,
+            partition=int(block.partition[0]),
             offsets=block.offsets[unusable],
             append_ms=block.append_ms[unusable],
             keys=[block.keys[i] for i in rows],

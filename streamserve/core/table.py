@@ -35,14 +35,17 @@ class Table:
             dtype, shape = (form[0], (_FIRST_CAPACITY, form[1])) if isinstance(form, tuple) else (form, _FIRST_CAPACITY)
             self._arrays[name] = np.zeros(shape, dtype)
         self._views: dict[str, NDArray[Any]] = {}
+        """Made when first asked for: few events look at every column."""
         self.lists: dict[str, list[Any]] = {name: [] for name in lists}
-        self._look()
 
     def __len__(self) -> int:
         return self._end - self._start
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._views[name]
+        view = self._views.get(name)
+        if view is None:
+            view = self._views[name] = self._arrays[name][self._start : self._end]
+        return view
 
     @property
     def end(self) -> int:
@@ -64,7 +67,7 @@ class Table:
         for name, values in self.lists.items():
             values.extend(lists[name])
         self._end += n
-        self._look()
+        self._views.clear()
         return np.arange(first, first + n, dtype=np.int64)
 
     def drop_front(self, n: int) -> None:
@@ -77,7 +80,7 @@ class Table:
             del values[:n]
         if self._start == self._end:
             self._start = self._end = 0
-        self._look()
+        self._views.clear()
 
     @property
     def _capacity(self) -> int:
@@ -93,7 +96,3 @@ class Table:
             grown[:live] = array[self._start : self._end]
             self._arrays[name] = grown
         self._start, self._end = 0, live
-
-    def _look(self) -> None:
-        rows = slice(self._start, self._end)
-        self._views = {name: array[rows] for name, array in self._arrays.items()}

@@ -23,7 +23,6 @@ class Ownership:
     """One owned partition of a terminal stage."""
 
     def __init__(self, resume: Resume) -> None:
-        self.next_request = resume.position
         self.answers_at = resume.answers_from
         self._answers_end = resume.answers_end
         self._answered = resume.answered if resume.answered is not None and len(resume.answered) else None
@@ -38,13 +37,16 @@ class Ownership:
         """Answers that were in the log when ownership began have not all been applied."""
         return self.answers_at < self._answers_end
 
-    def unanswered(self, offsets: I64) -> Flags | None:
-        """Which requests have no terminal record from a predecessor; None: all of them."""
-        if self._answered is None:
-            return None
-        if offsets[0] > self._answered[-1]:
+    @property
+    def may_have_answered(self) -> bool:
+        """A predecessor's terminal records may still be met."""
+        return self._answered is not None
+
+    def unanswered(self, offsets: I64) -> Flags:
+        """Which requests, in order of offset, have no terminal record from a predecessor."""
+        if self._answered is None or offsets[0] > self._answered[-1]:
             self._answered = None
-            return None
+            return np.ones(len(offsets), np.bool_)
         flags: Flags = ~np.isin(offsets, self._answered)
         return flags
 

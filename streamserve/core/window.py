@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from streamserve.core.admission import Admitted
 from streamserve.core.combining import MemberRows
 from streamserve.core.fast import every, has_bit, indices, some
-from streamserve.core.messages import F64, I64, U64, Answers, AnyArray, Flags, Requests
+from streamserve.core.messages import F64, I64, U64, Answers, AnyArray, Flags, Requests, request_keys
 from streamserve.core.reasons import Missing
 from streamserve.core.routes import Route
 from streamserve.core.rows import RowStore
@@ -21,6 +21,7 @@ from streamserve.core.table import NEVER_MS, Table
 _Row = TypeVar("_Row", bound=np.generic)
 _LISTS = ("keys", "values", "headers", "ids", "traces")
 NO_ERROR = -1
+_FEW = 1024
 
 
 class Window:
@@ -32,7 +33,9 @@ class Window:
         self._route_index = {route.name: index for index, route in enumerate(routes)}
         self.width = max(len(route.models) for route in routes)
         self.table = Table(self._columns(), lists=_LISTS)
-        self._index: dict[int, tuple[I64, I64]] = {}
+        self._keys: I64 = np.zeros(0, np.int64)
+        """`request_keys` of what is open, increasing, and of some that are gone; `_handles` says which they are."""
+        self._handles: I64 = np.zeros(0, np.int64)
         self._stores: dict[tuple[int, int], _MemberStore] = {}
         self._forms: dict[tuple[Any, ...], int] = {}
         self.words: dict[int, dict[int, str]] = {}
@@ -64,7 +67,7 @@ class Window:
         handles = self.table.append(
             len(rows),
             {
-                "partition": requests.partition,
+                "partition": requests.partition[rows],
                 "offset": requests.offsets[rows],
                 "append_ms": requests.append_ms[rows],
                 # A client's clock (CreateTime) may run ahead: nobody waits longer than the app allows.
@@ -82,7 +85,7 @@ class Window:
         )
         if admitted.errors:
             self._refuse(handles, pick, admitted)
-        self._remember(requests.partition, requests.offsets[rows], handles)
+        self._remember(request_keys(requests.partition[rows], requests.offsets[rows]), handles)
         return handles
 
     def _refuse(self, handles: I64, rows: list[int], admitted: Admitted) -> None:
@@ -92,22 +95,34 @@ class Window:
                 self.table["error"][handle - self.table.base] = reason
                 self.words.setdefault(handle, {})[-1] = words
 
-    def _remember(self, partition: int, offsets: I64, handles: I64) -> None:
-        known = self._index.get(partition)
-        if known is not None:
-            live = int(np.searchsorted(known[1], self.table.base))
-            offsets = np.concatenate((known[0][live:], offsets))
-            handles = np.concatenate((known[1][live:], handles))
-        self._index[partition] = (offsets, handles)
+    def _remember(self, keys: I64, handles: I64) -> None:
+        if not every(keys[1:] > keys[:-1]):
+            order = np.argsort(keys, kind="stable")
+            keys, handles = keys[order], handles[order]
+        if len(self._keys) > 2 * len(self.table) + _FEW:
+            live = self._handles >= self.table.base
+            self._keys, self._handles = self._keys[live], self._handles[live]
+        if not len(self._keys) or keys[0] > self._keys[-1]:
+            self._keys = np.concatenate((self._keys, keys))
+            self._handles = np.concatenate((self._handles, handles))
+            return
+        at = np.searchsorted(self._keys, keys)
+        # Read again after its partition was lost and came back: the new handle takes the old one's place.
+        again = self._keys[np.minimum(at, len(self._keys) - 1)] == keys
+        if some(again):
+            self._handles[at[again]] = handles[again]
+            at, keys, handles = at[~again], keys[~again], handles[~again]
+        self._keys = np.insert(self._keys, at, keys)
+        self._handles = np.insert(self._handles, at, handles)
 
-    def find(self, partition: int, offsets: I64) -> tuple[I64, Flags]:
-        """Handles of open requests, and which offsets have one; the others' handles mean nothing."""
-        known = self._index.get(partition)
-        if known is None or not len(known[0]):
+    def find(self, partition: I64, offsets: I64) -> tuple[I64, Flags]:
+        """Handles of open requests, and which of these have one; the others' handles mean nothing."""
+        if not len(self._keys):
             return np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_)
-        at = np.minimum(np.searchsorted(known[0], offsets), len(known[0]) - 1)
-        handles = known[1][at]
-        found = (known[0][at] == offsets) & (handles >= self.table.base)
+        keys = request_keys(partition, offsets)
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        handles = self._handles[at]
+        found = (self._keys[at] == keys) & (handles >= self.table.base)
         found[found] = ~self.table["settled"][self.table.at(handles[found])]
         return handles, found
 
@@ -117,7 +132,6 @@ class Window:
         gone = table["partition"] == partition
         table["settled"][gone] = True
         table["done"][gone] = True
-        self._index.pop(partition, None)
 
     def drop_done(self) -> None:
         """Forget requests at the front whose terminal record is acknowledged."""
@@ -151,8 +165,8 @@ class Window:
         first = mine[heard == 0]
         if len(first):
             self._take_ids(answers, at[first], first)
-        if answers.log_offset >= 0:
-            table["answer_offset"][at[fresh]] = np.minimum(table["answer_offset"][at[fresh]], answers.log_offset)
+        if answers.log_offset is not None:
+            table["answer_offset"][at[fresh]] = np.minimum(table["answer_offset"][at[fresh]], answers.log_offset[fresh])
         table["queue_ms"][at[fresh]] = np.maximum(table["queue_ms"][at[fresh]], answers.queue_ms[fresh])
         table["inference_ms"][at[fresh]] = np.maximum(table["inference_ms"][at[fresh]], answers.inference_ms[fresh])
         good = answers.missing[fresh] == Missing.PRESENT

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+import numpy as np
+
 from streamserve.core.events import (
     AnswersFetched,
     Event,
@@ -58,21 +60,23 @@ DecodeState = Callable[[bytes | None, At, int, int], StateRecord]
 def requests_event(chunk: Chunk) -> Event:
     return RequestsFetched(
         requests=Requests(
-            partition=chunk.at.partition,
+            partition=np.full(len(chunk), chunk.at.partition, np.int64),
             offsets=chunk.offsets,
             append_ms=chunk.append_ms,
             keys=chunk.keys,
             values=chunk.values,
             headers=chunk.headers,
-            lag=chunk.lag,
+            lag={chunk.at.partition: chunk.lag},
         )
     )
 
 
 def answers_event(chunk: Chunk, reject: Reject) -> Event:
-    partition = chunk.at.partition
-    blocks = _readable(chunk, lambda i: decode_answers(chunk.values[i], partition), "answers", "aggregate", reject)
-    return AnswersFetched(partition=partition, blocks=blocks, next_offset=chunk.next_offset)
+    partition, offsets = chunk.at.partition, chunk.offsets.tolist()
+    blocks = _readable(
+        chunk, lambda i: decode_answers(chunk.values[i], partition, offsets[i]), "answers", "aggregate", reject
+    )
+    return AnswersFetched(blocks=blocks, positions={partition: chunk.next_offset})
 
 
 def raw_answers_event(chunk: Chunk, reject: Reject) -> Event:

@@ -12,13 +12,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from streamserve.core.effects import Effect
 from streamserve.core.events import AnswersFetched, Assigned, Drain, Event, RequestsFetched, Resume, Revoked, Tick
 from streamserve.core.ledger import Ledger
-from streamserve.core.messages import DeadLetters
+from streamserve.core.messages import DeadLetters, Requests
+from streamserve.core.slicing import joined_requests
 from streamserve.core.stage import Stage
 from streamserve.errors import ShuttingDown
 from streamserve.kafka.clock import BrokerClock
@@ -105,8 +106,10 @@ class StageLoop:
         self._timer_for: int | None = None
         self._deadline: int | None = None
         self._deadline_known = False
-        self._undecided = False
-        """The stage was told that more follows at once."""
+        self._requests: list[Requests] = []
+        self._answers: list[AnswersFetched] = []
+        """Of the turn that is going on: a small fetch costs a stage nearly as much as a large one."""
+        self._gathered_records = 0
         self._more = False
         """The last turn left something over: the next one follows without a wake-up."""
         self._stopped = False
@@ -201,13 +204,13 @@ class StageLoop:
             self._handled += 1
             is_last = self._clock.monotonic_ms() >= until
             if isinstance(item, Chunk):
-                self._take(item, more=not is_last and bool(inbox) and isinstance(inbox[0], Chunk))
+                self._take(item)
             else:
+                self._decide()
                 self._apply(item)
             if is_last:
                 break
-        if self._undecided:  # what was to follow did not concern the stage
-            self._apply(Tick())
+        self._decide()
         if self._due_mark is not None and self._handled >= self._due_mark:
             self._due_mark = None
             self._apply(Tick())
@@ -216,7 +219,7 @@ class StageLoop:
         self._more = bool(inbox)
         self._progress.set()
 
-    def _take(self, chunk: Chunk, *, more: bool) -> None:
+    def _take(self, chunk: Chunk) -> None:
         self._queued_records -= len(chunk)
         partition = chunk.at.partition
         ledger = self.ledgers.get(partition)
@@ -235,17 +238,36 @@ class StageLoop:
         rejecting = self._wiring.rejecting.get(chunk.at.topic)
         make = self._wiring.events.get(chunk.at.topic)
         event = rejecting(chunk, self._reject) if rejecting is not None else make(chunk) if make is not None else None
-        if more and isinstance(event, RequestsFetched | AnswersFetched):
-            event = replace(event, more=True)
-        if event is not None:
-            self._apply(event)
+        match event:
+            case None:
+                return
+            case RequestsFetched():
+                self._requests.append(event.requests)
+                self._gathered_records += len(event.requests)
+            case AnswersFetched():
+                self._answers.append(event)
+                self._gathered_records += sum(map(len, event.blocks))
+            case _:
+                self._apply(event)
+        if self._gathered_records >= FETCH_RECORDS:
+            self._decide()
+
+    def _decide(self) -> None:
+        """Give the stage what was gathered: requests of all partitions in one event, then answers."""
+        self._gathered_records = 0
+        if self._requests:
+            requests, self._requests = self._requests, []
+            self._apply(RequestsFetched(requests=joined_requests(requests)))
+        if self._answers:
+            answers, self._answers = self._answers, []
+            positions = {partition: at for event in answers for partition, at in event.positions.items()}
+            self._apply(AnswersFetched(blocks=tuple(b for event in answers for b in event.blocks), positions=positions))
 
     def _apply(self, event: Event) -> None:
         perform = self._perform
         if perform is None:
             raise ShuttingDown("the loop has nothing to perform effects with")
         self._deadline_known = False
-        self._undecided = isinstance(event, RequestsFetched | AnswersFetched) and event.more
         for effect in self.stage.handle(event, self._clock.now_ms()):
             perform(effect)
 

@@ -24,9 +24,11 @@ from streamserve.core.effects import (
     Settle,
 )
 from streamserve.core.events import Event, Produced, ProduceFailed
+from streamserve.core.fast import distinct, indices
 from streamserve.core.ledger import Ledger
-from streamserve.core.messages import Answers, DeadLetters, Predictions
+from streamserve.core.messages import I64, Answers, DeadLetters, Predictions
 from streamserve.core.records import FeedbackForward, OutcomeRecord, StateRecord
+from streamserve.core.slicing import answers_by_partition
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import Ack, At, Columns, GroupReader, LogReader, LogWriter, Record, RecordColumns
@@ -68,25 +70,42 @@ class Encoders:
 class _Token:
     """Joins the acks of one token's sends into one event."""
 
-    __slots__ = ("error", "first", "token", "waiting")
+    __slots__ = ("append_ms", "error", "offsets", "token", "waiting")
 
     def __init__(self, token: int, waiting: int) -> None:
         self.token = token
         self.waiting = waiting
         self.error = ""
-        self.first: tuple[int, Ack] | None = None
+        self.offsets: dict[int, int] = {}
+        self.append_ms = -1
 
     def add(self, partition: int, ack: Ack) -> Event | None:
         self.waiting -= 1
         self.error = self.error or ack.error
-        if self.first is None:
-            self.first = (partition, ack)
+        self.offsets[partition] = ack.offset
+        self.append_ms = max(self.append_ms, ack.append_ms)
         if self.waiting:
             return None
         if self.error:
             return ProduceFailed(token=self.token, error=self.error)
-        where, ack = self.first
-        return Produced(token=self.token, partition=where, offset=ack.offset, append_ms=ack.append_ms)
+        return Produced(token=self.token, offsets=self.offsets, append_ms=self.append_ms)
+
+
+def _by_partition(partition: I64, records: RecordColumns) -> list[tuple[int, RecordColumns]]:
+    """Encoded together, sent apart."""
+    found = distinct(partition)
+    if len(found) == 1:
+        return [(found[0], records)]
+    parts: list[tuple[int, RecordColumns]] = []
+    for number in found:
+        rows = indices(partition == number).tolist()
+        part = Columns(
+            keys=[records.keys[i] for i in rows],
+            values=[records.values[i] for i in rows],
+            headers=[records.headers[i] for i in rows],
+        )
+        parts.append((number, part))
+    return parts
 
 
 class Performer:
@@ -132,12 +151,13 @@ class Performer:
                 self._run(effect)
             case EmitPredictions():
                 self._metrics.predictions(effect.predictions)
-                predictions = effect.predictions
-                at = At(self._topics.predictions, predictions.partition)
-                self._send(effect.token, {at: self._encoders.predictions(predictions)})
+                records = self._encoders.predictions(effect.predictions)
+                parts = _by_partition(effect.predictions.partition, records)
+                topic = self._topics.predictions
+                self._send(effect.token, {At(topic, partition): part for partition, part in parts})
             case EmitAnswers():
-                at = At(self._topics.answers, effect.answers.partition)
-                self._send(effect.token, {at: self._encoders.answers(effect.answers)})
+                blocks, topic = answers_by_partition(effect.answers), self._topics.answers
+                self._send(effect.token, {At(topic, number): self._encoders.answers(block) for number, block in blocks})
             case EmitDeadLetters():
                 self._metrics.dead_letters(effect.letters)
                 at = At(self._topics.dlq, effect.letters.partition)

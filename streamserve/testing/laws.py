@@ -91,7 +91,7 @@ class StageLaws(RuleBasedStateMachine):
 
     def acknowledgement(self, token: int, effect: Effect) -> Event:
         self._next_offset += 1
-        return Produced(token=token, partition=0, offset=self._next_offset, append_ms=self.now_ms)
+        return Produced(token=token, offsets={0: self._next_offset}, append_ms=self.now_ms)
 
     def failure(self, token: int, effect: Effect) -> Event:
         return ProduceFailed(token=token, error="not taken")

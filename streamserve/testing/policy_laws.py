@@ -61,7 +61,7 @@ def outcome_of(
 def learn_once(policy: Policy, state: Any, losses: Mapping[str, float], offset: int) -> Any:
     """Draw as a request at this offset would, and learn what the drawn models' losses say."""
     distribution = policy.distribution(state, MODELS)
-    masks, probabilities = pick(distribution, 0, np.array([offset], np.int64), salt=7)
+    masks, probabilities = pick(distribution, np.zeros(1, np.int64), np.array([offset], np.int64), salt=7)
     return policy.learn(state, _drawn(int(masks[0]), int(probabilities[0]), losses, offset))
 
 
@@ -127,7 +127,7 @@ def law_extreme_losses_stay_finite(policy: Policy, n: int = 20_000) -> None:
             distribution = policy.distribution(state, MODELS)
             _check_distribution(distribution, len(MODELS))
             offsets = np.arange(first, first + _PUBLISHED_EVERY, dtype=np.int64)
-            masks, probabilities = pick(distribution, 0, offsets, salt=7)
+            masks, probabilities = pick(distribution, np.zeros_like(offsets), offsets, salt=7)
             outcomes: dict[tuple[int, int], OutcomeRecord] = {}
             for turn, (mask, probability) in enumerate(zip(masks.tolist(), probabilities.tolist(), strict=True)):
                 outcome = outcomes.get((mask, turn % 2))
@@ -142,7 +142,7 @@ def law_draws_follow_the_probabilities(policy: Policy, n: int = 100_000) -> None
     """What is drawn agrees with what is logged: chi-squared below its 0.999 quantile (normal approximation)."""
     for state in _states(policy):
         distribution = policy.distribution(state, MODELS)
-        masks, logged = pick(distribution, 3, np.arange(n, dtype=np.int64), salt=11)
+        masks, logged = pick(distribution, np.full(n, 3, np.int64), np.arange(n, dtype=np.int64), salt=11)
         expected = distribution.probabilities / PROBABILITY_ONE * n
         counts = np.array([(masks == mask).sum() for mask in distribution.masks])
         likely = expected >= 5

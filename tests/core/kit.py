@@ -88,7 +88,7 @@ def requests(
     n = len(values)
     return RequestsFetched(
         requests=Requests(
-            partition=partition,
+            partition=np.full(n, partition),
             offsets=np.arange(first, first + n),
             append_ms=np.full(n, append_ms),
             keys=[None] * n,
@@ -150,12 +150,13 @@ class World:
                 return [] if reply is None else [reply]
             case EmitPredictions():
                 block = effect.predictions
-                for i, offset in enumerate(block.offsets.tolist()):
-                    key = (block.partition, offset)
+                places = list(zip(block.partition.tolist(), block.offsets.tolist(), strict=True))
+                for i, key in enumerate(places):
                     assert key not in self.records, f"second terminal record for {key}"
                     self.records[key] = (block, i)
                 self._log += len(block)
-                return [Produced(token=effect.token, partition=block.partition, offset=self._log - len(block))]
+                first = {partition: self._log - len(block) for partition, _ in places}
+                return [Produced(token=effect.token, offsets=first)]
             case EmitDeadLetters():
                 self.letters.append(effect.letters)
                 return [Produced(token=effect.token)]

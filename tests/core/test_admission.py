@@ -48,7 +48,7 @@ headers = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES) | s
 def fetch(found: list[Headers], first: int = 0) -> Requests:
     n = len(found)
     return Requests(
-        partition=1,
+        partition=np.ones(n, np.int64),
         offsets=np.arange(first, first + n),
         append_ms=np.full(n, 1_000),
         keys=[None] * n,

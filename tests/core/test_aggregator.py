@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from streamserve.core.effects import EmitAnswers
-from streamserve.core.events import AnswersFetched, ProduceFailed, RequestsFetched, Revoked, StatesFetched
+from streamserve.core.effects import EmitAnswers, EmitPredictions, Settle
+from streamserve.core.events import AnswersFetched, Produced, ProduceFailed, RequestsFetched, Revoked, StatesFetched
 from streamserve.core.messages import Answers, Choice
 from streamserve.core.records import StateRecord
 from streamserve.core.selection.hedge import Hedge
+from streamserve.core.slicing import answers_by_partition
 from streamserve.core.stages.aggregator import AggregatorStage
 from streamserve.core.stages.worker import WorkerStage
 from streamserve.core.takeover import parse_metadata
@@ -28,7 +29,7 @@ def world(rules=None, **resume) -> World:
 def answers(model: str, offsets: list[int], labels: list[int], **changes) -> AnswersFetched:
     n = len(offsets)
     block = Answers(
-        partition=0,
+        partition=np.zeros(n, np.int64),
         route="r",
         model=model,
         offsets=np.array(offsets),
@@ -46,10 +47,10 @@ def answers(model: str, offsets: list[int], labels: list[int], **changes) -> Ans
         ),
         queue_ms=np.full(n, 3, np.int32),
         inference_ms=np.full(n, 2, np.int32),
-        log_offset=changes.pop("log_offset", 0),
+        log_offset=np.full(n, changes.pop("log_offset", 0)),
     )
     next_offset = changes.pop("next_offset", 0)
-    return AnswersFetched(partition=0, blocks=(replace(block, **changes),), next_offset=next_offset)
+    return AnswersFetched(blocks=(replace(block, **changes),), positions={0: next_offset})
 
 
 def test_answers_when_all_members_have() -> None:
@@ -240,7 +241,7 @@ def test_worker_and_aggregator_agree_on_every_choice_without_talking() -> None:
     w.feed(event)
     workers.feed(event)
     for effect in of(workers.other, EmitAnswers):
-        w.feed(AnswersFetched(partition=0, blocks=(effect.answers,), next_offset=0))
+        w.feed(AnswersFetched(blocks=(effect.answers,), positions={0: 0}))
     assert {w.outcome(i) for i in range(40)} == {("ok", "all_answered")}
     assert not any(block.off_epoch.any() for block, _ in w.records.values())
 
@@ -266,20 +267,54 @@ def test_a_member_with_another_number_of_rows_is_incompatible() -> None:
     assert w.records[0, 0][0].missing[0].tolist() == [0, 10, 0]
 
 
-def test_a_block_of_answers_is_in_order_of_offset_whatever_the_deadlines() -> None:
+def test_the_records_of_a_block_of_answers_are_in_order_of_offset_whatever_the_deadlines() -> None:
     rules = app()
     held: list = []
     w = World(WorkerStage(rules, model_rules(rules, cache_bytes=10_000), CODECS, epochs(rules)), held.append)
-    w.feed(assigned(0))
+    w.feed(assigned(0, 1))
     w.feed(requests([b"x:3,1"]))
+    w.feed(requests([b"x:7,9"], partition=1))
     for offset, budget in ((1, b"500"), (2, b"90"), (3, b"300")):
         w.feed(requests([b"x:%d,9" % offset], first=offset, headers=(("ss-deadline-ms", budget),)))
     w.feed(requests([b"x:2,9"], first=4, headers=(("ss-deadline-ms", b"95"),)))
     for _ in range(2):
         w.feed(finished(held.pop()))
     blocks = [effect.answers for effect in of(w.other, EmitAnswers)]
-    assert [block.offsets.tolist() for block in blocks] == [[0], [1, 2, 3, 4]]
-    assert blocks[1].labels.tolist() == [1, 2, 3, 2]
+    parts = [answers_by_partition(block) for block in blocks]
+    assert [[(p, part.offsets.tolist()) for p, part in block] for block in parts] == [
+        [(0, [0])],
+        [(0, [1, 2, 3, 4]), (1, [0])],
+    ]
+    assert [part.labels.tolist() for _, part in parts[1]] == [[1, 2, 3, 2], [7]]
+
+
+def test_of_two_answers_to_a_request_that_came_together_the_first_wins() -> None:
+    """A worker that took over may have answered again what its predecessor had."""
+    w = world()
+    w.feed(requests([b"x:1,1", b"y:1,1"]))
+    w.feed(requests([b"z:1,1"], partition=0, first=2))
+    first, second = answers("a@1", [0, 1], [1, 2]), answers("a@1", [1, 2], [9, 3])
+    w.feed(AnswersFetched(blocks=first.blocks + second.blocks, positions={0: 2}))
+    for model in MODELS[1:]:
+        w.feed(answers(model, [0, 1, 2], [1, 2, 3]))
+    assert [w.labels(offset) for offset in range(3)] == [[1], [2], [3]]
+
+
+def test_a_failed_send_of_several_partitions_is_made_again_for_those_still_owned() -> None:
+    rules = app(route(MODELS[:1]), guard_ms=10)
+    stage = AggregatorStage(rules, epochs(rules), CODECS)
+    stage.handle(assigned(0, 1), START_MS)
+    for partition in (0, 1):
+        stage.handle(requests([b"x:1,1"], partition=partition), START_MS)
+    block = answers("a@1", [0, 0], [1, 2], partition=np.array([0, 1])).blocks[0]
+    (emit,) = of(stage.handle(AnswersFetched(blocks=(block,), positions={}), START_MS), EmitPredictions)
+    assert emit.predictions.partition.tolist() == [0, 1]
+    stage.handle(Revoked(partitions=(0,)), START_MS)
+    (again,) = of(stage.handle(ProduceFailed(token=emit.token, error="no"), START_MS), EmitPredictions)
+    assert (again.predictions.partition.tolist(), again.predictions.labels.tolist()) == ([1], [2])
+    effects = stage.handle(Produced(token=again.token, offsets={1: 5}), START_MS)
+    assert [(s.partition, s.offsets.tolist()) for s in of(effects, Settle)] == [(1, [0])]
+    assert stage.idle
 
 
 def test_finished_is_used() -> None:

@@ -36,7 +36,7 @@ def state(epoch: int, append_ms: int, loss: float = 0.0, previous: int = -1, **o
 
 def epochs_at(table: EpochTable, *append_ms: int) -> list[int]:
     times = np.array(append_ms, np.int64)
-    return table.choose(0, 0, np.arange(len(times), dtype=np.int64), times).epoch.tolist()
+    return table.choose(0, np.full(len(times), 0), np.arange(len(times), dtype=np.int64), times).epoch.tolist()
 
 
 def test_a_state_holds_from_its_append_time_plus_the_delay() -> None:
@@ -74,13 +74,15 @@ def test_the_choice_is_the_rule_of_the_design_in_any_order_of_arrival(times, req
         max((r.epoch for r in records if r.append_ms + DELAY_MS <= request), default=INITIAL_EPOCH)
         for request in requests
     ]
-    choice = table.choose(0, 2, np.arange(len(requests), dtype=np.int64), np.array(requests, np.int64))
+    choice = table.choose(
+        0, np.full(len(requests), 2), np.arange(len(requests), dtype=np.int64), np.array(requests, np.int64)
+    )
     assert choice.epoch.tolist() == expected
     for place, epoch in enumerate(expected):
         policy = Exp3()
         value = policy.initial(MODELS) if epoch < 0 else policy.load(records[epoch].data, MODELS)
         distribution = policy.distribution(value, MODELS)
-        masks, logged = pick(distribution, 2, np.array([place], np.int64), salt_of("r", "exp3"))
+        masks, logged = pick(distribution, np.array([2]), np.array([place], np.int64), salt_of("r", "exp3"))
         assert (choice.chosen[place], choice.probability[place]) == (masks[0], logged[0])
         assert np.array_equal(table.weights(0, epoch), distribution.weights)
 
@@ -89,22 +91,24 @@ def test_beyond_what_is_known_a_choice_is_stale_and_made_on_the_newest_state() -
     table = table_of(Exp3())
     table.apply([state(4, 1_000)])
     offsets, times = np.arange(2, dtype=np.int64), np.array([1_500, 9_000], np.int64)
-    assert table.choose(0, 0, offsets, times).stale.tolist() == [True, True]
+    assert table.choose(0, np.zeros_like(offsets), offsets, times).stale.tolist() == [True, True]
     table.known_until(1_300)
-    choice = table.choose(0, 0, offsets, times)
+    choice = table.choose(0, np.zeros_like(offsets), offsets, times)
     assert (choice.stale.tolist(), choice.epoch.tolist()) == ([False, True], [4, 4])
     table.known_until(500)  # knowing does not go back
-    assert table.choose(0, 0, offsets, times).stale.tolist() == [False, True]
+    assert table.choose(0, np.zeros_like(offsets), offsets, times).stale.tolist() == [False, True]
 
 
 def test_a_static_route_is_never_stale() -> None:
-    choice = table_of(Static()).choose(0, 0, np.arange(3, dtype=np.int64), np.array([1, 2, 1 << 50], np.int64))
+    choice = table_of(Static()).choose(
+        0, np.full(3, 0), np.arange(3, dtype=np.int64), np.array([1, 2, 1 << 50], np.int64)
+    )
     assert choice.stale.tolist() == [False] * 3
     assert choice.epoch.tolist() == [INITIAL_EPOCH] * 3
 
 
 def test_no_requests_no_choices() -> None:
-    choice = table_of(Hedge()).choose(0, 0, np.empty(0, np.int64), np.empty(0, np.int64))
+    choice = table_of(Hedge()).choose(0, np.full(0, 0), np.empty(0, np.int64), np.empty(0, np.int64))
     assert len(choice.chosen) == len(choice.stale) == 0
 
 
@@ -130,7 +134,7 @@ def test_before_a_snapshot_history_is_unknown_and_the_choice_stale() -> None:
     table = table_of(Exp3())
     table.apply([state(40, 1_000, previous=39)])
     table.known_until(5_000)
-    choice = table.choose(0, 0, np.arange(2, dtype=np.int64), np.array([1_000, 1_300], np.int64))
+    choice = table.choose(0, np.full(2, 0), np.arange(2, dtype=np.int64), np.array([1_000, 1_300], np.int64))
     assert (choice.epoch.tolist(), choice.stale.tolist()) == ([40, 40], [True, False])
     assert np.array_equal(table.weights(0, 12), table.weights(0, 40))
 
@@ -141,7 +145,7 @@ def test_forgetting_keeps_what_open_requests_need() -> None:
     table.known_until(20_000)
     table.forget(5_000)  # in force then: appended at 4,750 at the latest
     assert epochs_at(table, 5_000, 5_049, 5_050, 6_000) == [47, 47, 48, 57]
-    older = table.choose(0, 0, np.zeros(1, np.int64), np.array([4_000], np.int64))
+    older = table.choose(0, np.full(1, 0), np.zeros(1, np.int64), np.array([4_000], np.int64))
     assert (older.epoch.tolist(), older.stale.tolist()) == ([47], [True])
     assert len(table._routes[0]._states) == 53
     table.forget(5_000)

@@ -114,7 +114,7 @@ def test_worker_and_aggregator_choose_alike_whatever_the_fetches(names: list[str
             part = range(at, min(at + step[at], len(names)))
             at = part.stop
             found = Requests(
-                partition=0,
+                partition=np.zeros(len(part), np.int64),
                 offsets=np.array(part) * 3,
                 append_ms=np.full(len(part), START_MS),
                 keys=[None] * len(part),
@@ -131,7 +131,7 @@ def test_worker_and_aggregator_choose_alike_whatever_the_fetches(names: list[str
         for event in pieces(step):
             w.feed(event)
     blocks = tuple(effect.answers for effect in of(worker.other, EmitAnswers))
-    aggregator.feed(AnswersFetched(partition=0, blocks=blocks, next_offset=len(blocks)))
+    aggregator.feed(AnswersFetched(blocks=blocks, positions={0: len(blocks)}))
     assert len(aggregator.records) == len(names)
     for block, i in aggregator.records.values():
         forced = names[int(block.offsets[i]) // 3] == "b"

@@ -40,7 +40,7 @@ OTHER_VERSION = msgspec.json.encode({"v": 9})
 def answers(offset: int) -> Answers:
     one = np.zeros(1, np.int64)
     return Answers(
-        partition=0, route="r", model="a@1", offsets=one + offset, row_starts=np.arange(2), labels=one, classes=None,
+        partition=one, route="r", model="a@1", offsets=one + offset, row_starts=np.arange(2), labels=one, classes=None,
         probabilities=None, missing=one.astype(np.uint8), ids=[None], queue_ms=one.astype(np.int32),
         choice=Choice(chosen=one.astype(np.uint64), probability=one, epoch=one, stale=one.astype(bool)),
         inference_ms=one.astype(np.int32),
@@ -75,7 +75,7 @@ def state() -> StateRecord:
 def test_requests_bring_the_lag_behind_them() -> None:
     event = intake.requests_event(chunk("requests", b"x"))
     assert isinstance(event, RequestsFetched)
-    assert event.requests.lag == 7
+    assert event.requests.lag == {0: 7}
 
 
 @pytest.mark.parametrize("damaged", [None, b"", b"\xff\xfe", b"\x80", encode_answers(answers(1))[0][:-9]])
@@ -84,7 +84,8 @@ def test_malformed_answers_are_rejected_and_the_others_used(damaged: bytes | Non
     event = intake.answers_event(chunk("answers", damaged, encode_answers(answers(3))[0]), rejects)
     assert isinstance(event, AnswersFetched)
     assert [block.offsets.tolist() for block in event.blocks] == [[3]]
-    assert event.next_offset == 12
+    assert event.positions == {0: 12}
+    assert [block.log_offset.tolist() for block in event.blocks if block.log_offset is not None] == [[11]]
     assert rejects.only() == {"source": "answers", "offsets": [10], "reasons": ["malformed"]}
 
 

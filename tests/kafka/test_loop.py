@@ -77,7 +77,7 @@ def chunk(start: int, n: int, partition: int = 0) -> Chunk:
 def event_of(part: Chunk) -> Event:
     return RequestsFetched(
         requests=Requests(
-            partition=part.at.partition,
+            partition=np.full(len(part), part.at.partition),
             offsets=part.offsets,
             append_ms=part.append_ms,
             keys=part.keys,
@@ -197,9 +197,26 @@ async def test_what_is_queued_of_a_lost_partition_is_forgotten() -> None:
     async with turning(loop):
         await until(lambda: loop.queued_records == 0)
     drain.cancel()
-    requests = [event.requests.partition for event in stage.seen if isinstance(event, RequestsFetched)]
-    assert requests == [1]
+    requests = [event.requests.partition.tolist() for event in stage.seen if isinstance(event, RequestsFetched)]
+    assert requests == [[1] * 5]
     assert any(isinstance(event, Revoked) for event in stage.seen)
+
+
+async def test_what_a_turn_brought_is_decided_together() -> None:
+    stage = Recorder()
+    loop = loop_of(stage)
+    loop.begin({0: Resume(position=0), 1: Resume(position=0)})
+    source = Fetches()
+    for start, partition in ((0, 0), (0, 1), (5, 0)):
+        source.chunks.put_nowait(chunk(start, 5, partition=partition))
+    drain = asyncio.create_task(loop.drain(source))
+    await until(lambda: loop.queued_records == 15)
+    async with turning(loop):
+        await until(lambda: loop.queued_records == 0)
+    drain.cancel()
+    (event,) = [event for event in stage.seen if isinstance(event, RequestsFetched)]
+    assert event.requests.partition.tolist() == [0] * 5 + [1] * 5 + [0] * 5
+    assert event.requests.offsets.tolist() == [*range(5), *range(5), *range(5, 10)]
 
 
 async def test_events_keep_their_order() -> None:

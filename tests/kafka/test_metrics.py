@@ -16,7 +16,7 @@ def predictions(outcomes: list[Outcome], total_ms: list[int]) -> Predictions:
     missing = np.zeros((n, 2), np.uint8)
     missing[0, 1] = Missing.LATE
     return Predictions(
-        partition=0,
+        partition=np.zeros(n, np.int64),
         route="r",
         models=("a@1", "b@1"),
         offsets=np.arange(n),

@@ -67,19 +67,20 @@ class CopyStage:
         if self.fail_on and self.fail_on in requests.values:
             raise RuntimeError("a bug")
         effects: list[Effect] = []
-        for offset, value in zip(requests.offsets.tolist(), requests.values, strict=True):
-            if offset in self._skip[requests.partition]:
-                effects.append(Settle(partition=requests.partition, offsets=np.array([offset])))
+        places = zip(requests.partition.tolist(), requests.offsets.tolist(), requests.values, strict=True)
+        for partition, offset, value in places:
+            if offset in self._skip[partition]:
+                effects.append(Settle(partition=partition, offsets=np.array([offset])))
                 continue
             self._tokens += 1
-            self._open[self._tokens] = (requests.partition, np.array([offset]))
+            self._open[self._tokens] = (partition, np.array([offset]))
             state = StateRecord(
-                route=f"{requests.partition}-{offset}",
+                route=f"{partition}-{offset}",
                 context=(value or b"").decode(),
                 policy="",
                 data={},
                 includes={},
-                partition=requests.partition,
+                partition=partition,
             )
             effects.append(EmitSnapshot(token=self._tokens, state=state))
         return effects
@@ -98,7 +99,7 @@ class CopyStage:
 def requests_of(chunk: Chunk) -> Event:
     return RequestsFetched(
         requests=Requests(
-            partition=chunk.at.partition,
+            partition=np.full(len(chunk), chunk.at.partition),
             offsets=chunk.offsets,
             append_ms=chunk.append_ms,
             keys=chunk.keys,

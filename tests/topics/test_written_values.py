@@ -32,7 +32,7 @@ def predictions(labels: AnyArray | None, *, probabilities: bool = False) -> Pred
     missing[1, 1] = Missing.LATE
     missing[2] = Missing.SHED
     return Predictions(
-        partition=3,
+        partition=np.full(3, 3),
         route="fraud",
         models=MODELS,
         offsets=np.array([7, 8, 10]),

@@ -81,14 +81,14 @@ def salt_of(*words: str) -> int:
     return value
 
 
-def draw(partition: int, offsets: I64, salt: int) -> I64:
+def draw(partition: I64, offsets: I64, salt: int) -> I64:
     """Uniform draws in [0, PROBABILITY_ONE), a function of (partition, offset, salt) alone. `[n]` in and out."""
-    start = np.uint64((salt + (partition + 1) * int(_GOLDEN)) & _U64)
+    start = (partition + 1).astype(np.uint64) * _GOLDEN + np.uint64(salt & _U64)
     mixed = _mix(_mix(offsets.astype(np.uint64) * _GOLDEN + start))
     return (mixed >> np.uint64(32)).astype(np.int64)
 
 
-def pick(distribution: Distribution, partition: int, offsets: I64, salt: int) -> tuple[U64, I64]:
+def pick(distribution: Distribution, partition: I64, offsets: I64, salt: int) -> tuple[U64, I64]:
     """Masks and exact probabilities of n requests under one distribution: inverse-CDF on a hashed draw."""
     if len(distribution.masks) == 1:
         n = len(offsets)

@@ -19,7 +19,7 @@ import numpy as np
 
 from streamserve.core.admission import Admission
 from streamserve.core.codec import InputCodec
-from streamserve.core.effects import Continue, Count, Effect, EmitDeadLetters, EmitPredictions, Pause, Settle
+from streamserve.core.effects import Continue, Count, Effect, EmitDeadLetters, EmitPredictions, Pause, settles
 from streamserve.core.epochs import EpochTable
 from streamserve.core.events import (
     AnswersFetched,
@@ -37,8 +37,17 @@ from streamserve.core.events import (
 )
 from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import I64, Answers, Flags, Requests
+from streamserve.core.owned import Owned
 from streamserve.core.routes import AppRules
 from streamserve.core.settling import Settling
+from streamserve.core.slicing import (
+    answers_by_partition,
+    joined_answers,
+    predictions_by_partition,
+    take_answers,
+    take_predictions,
+    take_requests,
+)
 from streamserve.core.table import NEVER_MS
 from streamserve.core.takeover import Ownership
 from streamserve.core.window import NO_ERROR, Due, Window, bits
@@ -66,6 +75,9 @@ class AggregatorStage:
         self._window = Window(rules.routes, rules.max_deadline_ms)
         self._settling = Settling(rules, self._window, epochs, codecs)
         self._owned: dict[int, Ownership] = {}
+        self._open = Owned()
+        self._next_request: I64 = np.zeros(1, np.int64)
+        """By partition: one past the last request taken."""
         self._early: dict[int, deque[Answers]] = {}
         self._early_rows = 0
         self._paused = False
@@ -102,8 +114,6 @@ class AggregatorStage:
                 pass
             case _:
                 raise TypeError(f"an aggregator stage takes no {type(event).__name__}")
-        if isinstance(event, RequestsFetched | AnswersFetched) and event.more:
-            return effects
         self._settle_ready(now_ms, effects)
         self._settle_due(now_ms, effects)
         self._window.drop_done()
@@ -136,15 +146,16 @@ class AggregatorStage:
         mine = (table["partition"] == partition) & ~table["done"]
         first_answer = int(table["answer_offset"][mine].min()) if some(mine) else np.iinfo(np.int64).max
         for block in self._early.get(partition, ()):
-            first_answer = min(first_answer, block.log_offset)
-        lowest_open = int(table["offset"][mine].min()) if some(mine) else owner.next_request
+            if block.log_offset is not None:
+                first_answer = min(first_answer, int(block.log_offset.min()))
+        lowest_open = int(table["offset"][mine].min()) if some(mine) else int(self._next_request[partition])
         return owner.metadata(first_answer, lowest_open)
 
     @property
     def idle(self) -> bool:
         return not len(self._window.table)
 
-    def unsettled(self, partition: int, offsets: I64) -> Flags:
+    def unsettled(self, partition: I64, offsets: I64) -> Flags:
         """Which of these requests still wait for their terminal record."""
         return self._window.find(partition, offsets)[1]
 
@@ -152,66 +163,92 @@ class AggregatorStage:
 
     def _assign(self, partition: int, resume: Resume) -> None:
         self._owned[partition] = Ownership(resume)
+        self._open.begin(partition, 0)
+        if partition >= len(self._next_request):
+            self._next_request = np.append(self._next_request, np.zeros(partition + 1, np.int64))
+        self._next_request[partition] = resume.position
         self._early[partition] = deque()
 
     def _revoke(self, event: Revoked, effects: list[Effect]) -> None:
         for partition in event.partitions:
             self._owned.pop(partition, None)
+            self._open.end(partition)
             for block in self._early.pop(partition, ()):
                 self._early_rows -= len(block)
             self._window.forget_partition(partition)
         # Should the partition come back, what becomes of the sends of this ownership is no longer its business.
-        self._acks = {token: sent for token, sent in self._acks.items() if sent[0].partition in self._owned}
+        self._acks = {token: sent for token, sent in self._acks.items() if len(self._unsettled(sent[0]))}
         self._soonest_is_stale = True
         self._unpause(effects)
 
     # -- input ---------------------------------------------------------------------------------------------------
 
     def _take(self, requests: Requests, now_ms: int, effects: list[Effect]) -> None:
-        owner = self._owned.get(requests.partition)
-        if owner is None or not len(requests):
+        owned = self._open.has(requests.partition)
+        if not every(owned):
+            requests = take_requests(requests, indices(owned))
+        partitions = distinct(requests.partition)
+        if not partitions:
             return
-        owner.next_request = int(requests.offsets[-1]) + 1
+        np.maximum.at(self._next_request, requests.partition, requests.offsets + 1)
         admitted = self._admission.admit(requests)
-        mine = owner.unanswered(requests.offsets)
-        rows = np.arange(len(requests)) if mine is None else indices(mine)
-        if mine is not None and len(rows) < len(requests):
-            effects.append(Settle(partition=requests.partition, offsets=requests.offsets[~mine]))
+        rows = self._unanswered(requests, partitions, effects)
         if len(rows):
             handles = self._window.add(requests, admitted, rows, now_ms)
             table = self._window.table
             at = table.at(handles)
-            self._soonest_ms = min(self._soonest_ms, int(table["deadline_ms"][at].min()))
-            table["late_on_arrival"][at] = table["deadline_ms"][at] - self._rules.guard_ms <= now_ms
+            deadline = table["deadline_ms"][at]
+            self._soonest_ms = min(self._soonest_ms, int(deadline.min()))
+            table["late_on_arrival"][at] = deadline - self._rules.guard_ms <= now_ms
             if admitted.errors:
                 self._touched.append(handles[table["error"][at] != NO_ERROR])
-        self._apply_early(requests.partition, owner, effects)
+        if self._early_rows:
+            self._apply_early(partitions, effects)
+
+    def _unanswered(self, requests: Requests, partitions: list[int], effects: list[Effect]) -> I64:
+        """Rows that have no terminal record from a predecessor; the others are settled."""
+        left = np.ones(len(requests), np.bool_)
+        for partition in partitions:
+            owner = self._owned[partition]
+            if owner.may_have_answered:
+                mine = indices(requests.partition == partition)
+                left[mine] = owner.unanswered(requests.offsets[mine])
+        if not every(left):
+            effects += settles(requests.partition[~left], requests.offsets[~left])
+        return indices(left)
 
     def _answered(self, event: AnswersFetched, effects: list[Effect]) -> None:
-        owner = self._owned.get(event.partition)
-        if owner is None:
-            return
+        blocks = []
         for block in event.blocks:
-            self._apply(block, owner)
-        owner.answers_at = max(owner.answers_at, event.next_offset)
+            owned = self._open.has(block.partition)
+            if some(owned):
+                blocks.append(block if every(owned) else take_answers(block, indices(owned)))
+        self._apply(blocks)
+        for partition, position in event.positions.items():
+            owner = self._owned.get(partition)
+            if owner is not None:
+                owner.answers_at = max(owner.answers_at, position)
         if self._early_rows > EARLY_LIMIT and not self._paused:
             self._paused = True
             effects.append(Pause(source="answers", partitions=tuple(self._owned)))
 
-    def _apply(self, block: Answers, owner: Ownership) -> None:
-        known = block.offsets < owner.next_request
-        self._touched.append(self._window.apply(block, known))
-        if not every(known):
-            self._early[block.partition].append(block)
-            self._early_rows += len(block)
+    def _apply(self, blocks: list[Answers]) -> None:
+        for block in joined_answers(blocks):
+            known = block.offsets < self._next_request[block.partition]
+            self._touched.append(self._window.apply(block, known))
+            if not every(known):
+                for partition, early in answers_by_partition(take_answers(block, indices(~known))):
+                    self._early[partition].append(early)
+                    self._early_rows += len(early)
 
-    def _apply_early(self, partition: int, owner: Ownership, effects: list[Effect]) -> None:
-        """Answers that came before their requests; the first one wins, so applying a block twice is harmless."""
-        waiting = self._early[partition]
-        for _ in range(len(waiting)):
-            block = waiting.popleft()
-            self._early_rows -= len(block)
-            self._apply(block, owner)
+    def _apply_early(self, partitions: list[int], effects: list[Effect]) -> None:
+        """Answers that came before their requests."""
+        blocks: list[Answers] = []
+        for partition in partitions:
+            blocks += self._early[partition]
+            self._early[partition].clear()
+        self._early_rows -= sum(len(block) for block in blocks)
+        self._apply(blocks)
         self._unpause(effects)
 
     def _unpause(self, effects: list[Effect]) -> None:
@@ -293,10 +330,13 @@ class AggregatorStage:
     def _settle(self, due: Due, now_ms: int, effects: list[Effect]) -> None:
         table = self._window.table
         for block, at in self._settling.settle(due, now_ms):
-            letters = self._settling.dead_letters(block, at)
-            batch = _Batch(block.partition, at + table.base, 1 if letters is None else 2)
-            self._send(batch, EmitPredictions(token=self._token(), predictions=block), effects)
-            if letters is not None:
+            if not some(self._settling.unusable(block)):
+                self._send(_Batch(at + table.base, 1), EmitPredictions(token=self._token(), predictions=block), effects)
+                continue
+            for part, rows in predictions_by_partition(block, at):
+                letters = self._settling.dead_letters(part, rows)
+                batch = _Batch(rows + table.base, 2)
+                self._send(batch, EmitPredictions(token=self._token(), predictions=part), effects)
                 self._send(batch, EmitDeadLetters(token=self._token(), letters=letters), effects)
         table["settled"][due.at] = True
         self._soonest_is_stale = True
@@ -309,49 +349,68 @@ class AggregatorStage:
 
     def _send(self, batch: _Batch, emit: EmitPredictions | EmitDeadLetters, effects: list[Effect]) -> None:
         self._acks[emit.token] = (batch, emit)
-        owner = self._owned.get(batch.partition)
-        if owner is not None and isinstance(emit, EmitPredictions):
-            owner.sending(emit.token, int(emit.predictions.offsets.max()))
+        if isinstance(emit, EmitPredictions):
+            block = emit.predictions
+            for partition in distinct(block.partition):
+                owner = self._owned.get(partition)
+                if owner is not None:
+                    owner.sending(emit.token, int(block.offsets[block.partition == partition].max()))
         effects.append(emit)
+
+    def _unsettled(self, batch: _Batch) -> I64:
+        """Rows of a batch that still wait for acknowledgements; those of revoked partitions do not."""
+        table = self._window.table
+        at = table.at(batch.handles[batch.handles >= table.base])
+        waiting: I64 = at[~table["done"][at]]
+        return waiting
 
     def _acknowledge(self, event: Produced, effects: list[Effect]) -> None:
         sent = self._acks.pop(event.token, None)
         if sent is None:
             return
         batch, emit = sent
-        owner = self._owned.get(batch.partition)
-        table = self._window.table
-        handles = batch.handles[batch.handles >= table.base]
-        at = table.at(handles)
-        at = at[~table["done"][at]]
-        if owner is None or not len(at):
-            return
         if isinstance(emit, EmitPredictions):
-            owner.wrote(event.token, event.offset)
+            self._wrote(event)
         batch.unacked -= 1
-        if batch.unacked == 0:
+        if batch.unacked:
+            return
+        at, table = self._unsettled(batch), self._window.table
+        if len(at):
             table["done"][at] = True
-            effects.append(Settle(partition=batch.partition, offsets=table["offset"][at]))
+            effects += settles(table["partition"][at], table["offset"][at])
+
+    def _wrote(self, event: Produced) -> None:
+        for partition, offset in event.offsets.items():
+            owner = self._owned.get(partition)
+            if owner is not None:
+                owner.wrote(event.token, offset)
 
     def _send_again(self, token: int, effects: list[Effect]) -> None:
         """Not in the log, or nobody knows: at least once means to send it again. Readers drop a second record."""
         sent = self._acks.pop(token, None)
-        if sent is None or sent[0].partition not in self._owned:
+        if sent is None:
             return
         batch, emit = sent
-        effects.append(Count(what="resent", label="predictions", n=len(batch.handles)))
-        if isinstance(emit, EmitPredictions):
-            self._send(batch, EmitPredictions(token=self._token(), predictions=emit.predictions), effects)
-        else:
+        at = self._unsettled(batch)
+        if not len(at):
+            return
+        effects.append(Count(what="resent", label="predictions", n=len(at)))
+        if isinstance(emit, EmitDeadLetters):
             self._send(batch, EmitDeadLetters(token=self._token(), letters=emit.letters), effects)
+            return
+        block = emit.predictions
+        if len(at) < len(block):
+            rows = indices(np.isin(batch.handles, at + self._window.table.base))
+            block = take_predictions(block, rows)
+            batch.handles = batch.handles[rows]
+        self._send(batch, EmitPredictions(token=self._token(), predictions=block), effects)
 
 
 class _Batch:
     """Requests that settle together, once everything sent for them is acknowledged."""
 
-    __slots__ = ("handles", "partition", "unacked")
+    __slots__ = ("handles", "unacked")
 
-    def __init__(self, partition: int, handles: I64, unacked: int) -> None:
-        self.partition = partition
+    def __init__(self, handles: I64, unacked: int) -> None:
         self.handles = handles
         self.unacked = unacked

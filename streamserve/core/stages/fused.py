@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from streamserve.core.admission import Admission
 from streamserve.core.codec import InputCodec
 from streamserve.core.desk import ModelRules
@@ -19,13 +21,12 @@ from streamserve.core.events import (
     Event,
     Produced,
     ProduceFailed,
-    RequestsFetched,
     Revoked,
     StatesFetched,
     StatesKnownUntil,
     Tick,
 )
-from streamserve.core.fast import every, some
+from streamserve.core.fast import every, indices, some
 from streamserve.core.messages import Answers
 from streamserve.core.routes import AppRules
 from streamserve.core.slicing import take_answers
@@ -53,8 +54,6 @@ class FusedStage:
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         effects = self._handle(event, now_ms)
-        if isinstance(event, RequestsFetched) and event.more:
-            return effects
         # An event for one of the two stages must not leave the other's deadline behind.
         deadline_ms = self.next_deadline_ms()
         if deadline_ms is not None and deadline_ms <= now_ms:
@@ -76,9 +75,7 @@ class FusedStage:
             case Produced() | ProduceFailed():
                 return self._aggregator.handle(event, now_ms)
             case Revoked():
-                gone = [token for token, late in self._late.items() if late.partition in event.partitions]
-                for token in gone:
-                    del self._late[token]
+                self._forget_late(event.partitions)
         return self._both(event, now_ms)
 
     def _both(self, event: Event, now_ms: int) -> list[Effect]:
@@ -91,28 +88,37 @@ class FusedStage:
         pending = effects
         while pending:
             follow: list[Effect] = []
-            blocks = sum(isinstance(effect, EmitAnswers) for effect in pending)
+            blocks: list[Answers] = []
             for effect in pending:
                 match effect:
                     case EmitAnswers():
-                        blocks -= 1
-                        out += self._apply(effect.answers, now_ms, more=blocks > 0)
+                        blocks.append(effect.answers)
                         follow += self._worker.acknowledged(effect.token)
                     case Settle():
                         pass  # the terminal record settles it
                     case _:
                         out.append(effect)
+            if blocks:
+                out += self._apply(blocks, now_ms)
             pending = follow
         return out
 
-    def _apply(self, answers: Answers, now_ms: int, *, more: bool) -> list[Effect]:
+    def _apply(self, blocks: list[Answers], now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
-        if answers.route in self._learns:
-            unsettled = self._aggregator.unsettled(answers.partition, answers.offsets)
-            if not every(unsettled):
-                self._emit_late(take_answers(answers, ~unsettled), effects)
-        fetched = AnswersFetched(partition=answers.partition, blocks=(answers,), next_offset=0, more=more)
-        return effects + self._aggregator.handle(fetched, now_ms)
+        for block in blocks:
+            if block.route in self._learns:
+                unsettled = self._aggregator.unsettled(block.partition, block.offsets)
+                if not every(unsettled):
+                    self._emit_late(take_answers(block, indices(~unsettled)), effects)
+        return effects + self._aggregator.handle(AnswersFetched(blocks=tuple(blocks), positions={}), now_ms)
+
+    def _forget_late(self, partitions: tuple[int, ...]) -> None:
+        for token, late in list(self._late.items()):
+            kept = indices(~np.isin(late.partition, partitions))
+            if len(kept):
+                self._late[token] = take_answers(late, kept)
+            else:
+                del self._late[token]
 
     def _emit_late(self, late: Answers, effects: list[Effect]) -> None:
         if not some(late.missing == 0):

@@ -16,10 +16,9 @@ import numpy as np
 
 from streamserve.core.admission import Admission
 from streamserve.core.answering import Answering
-from streamserve.core.blocks import group_answers
 from streamserve.core.codec import InputCodec
 from streamserve.core.desk import Desk, ModelRules
-from streamserve.core.effects import Count, Effect, EmitAnswers, Settle
+from streamserve.core.effects import Count, Effect, EmitAnswers, settles
 from streamserve.core.epochs import EpochTable
 from streamserve.core.events import (
     Assigned,
@@ -35,9 +34,10 @@ from streamserve.core.events import (
     Tick,
 )
 from streamserve.core.fast import distinct, every, has_bit, indices, some
-from streamserve.core.messages import I64, Answers, Requests
+from streamserve.core.messages import I64, Answers, Flags, Requests
+from streamserve.core.owned import Owned
 from streamserve.core.routes import AppRules
-from streamserve.core.slicing import take_answers
+from streamserve.core.slicing import take_answers, take_requests
 from streamserve.core.table import NEVER_MS, Table
 
 _COLUMNS = {
@@ -83,9 +83,7 @@ class WorkerStage:
         ]
         self._answering = Answering(rules, self._table, codecs)
         self._skip: dict[int, I64] = {}
-        self._owned: set[int] = set()
-        self._since: dict[int, int] = {}
-        """First handle of this ownership of a partition: what lies below belongs to an earlier one."""
+        self._owned = Owned()
         self._lag: dict[int, int] = {}
         self._sent: dict[int, tuple[I64, Answers]] = {}
         self._next_token = 0
@@ -118,8 +116,7 @@ class WorkerStage:
                 pass
             case _:
                 raise TypeError(f"a worker stage takes no {type(event).__name__}")
-        if not (isinstance(event, RequestsFetched) and event.more):
-            self._decide(now_ms, effects)
+        self._decide(now_ms, effects)
         return effects
 
     def _decide(self, now_ms: int, effects: list[Effect]) -> None:
@@ -166,18 +163,18 @@ class WorkerStage:
 
     def _assign(self, event: Assigned) -> None:
         for partition, resume in event.partitions.items():
-            self._owned.add(partition)
-            self._since[partition] = self._table.end
+            self._owned.begin(partition, self._table.end)
             if resume.answered is not None:
                 self._skip[partition] = resume.answered
 
     def _revoke(self, event: Revoked) -> None:
         table = self._table
         for partition in event.partitions:
-            self._owned.discard(partition)
+            self._owned.end(partition)
             self._skip.pop(partition, None)
             self._lag.pop(partition, None)
-        self._sent = {token: sent for token, sent in self._sent.items() if sent[1].partition in self._owned}
+        # What becomes of the sends of this ownership is no longer its business, should the partition come back.
+        self._sent = {token: kept for token, sent in self._sent.items() if (kept := self._ours(*sent)) is not None}
         gone = indices(np.isin(table["partition"], event.partitions))
         table["done"][gone] = True
         table["waiting"][gone] = 0
@@ -186,10 +183,10 @@ class WorkerStage:
             desk.remove(gone + table.base)
 
     def _take(self, requests: Requests, now_ms: int, effects: list[Effect]) -> None:
-        partition = requests.partition
-        if partition not in self._owned:
-            return
-        self._lag[partition] = requests.lag
+        owned = self._owned.has(requests.partition)
+        if not every(owned):
+            requests = take_requests(requests, indices(owned))
+        self._lag |= {partition: lag for partition, lag in requests.lag.items() if partition in self._owned}
         n = len(requests)
         if not n:
             return
@@ -198,11 +195,8 @@ class WorkerStage:
         live = (admitted.route >= 0) & (admitted.deadline_ms > now_ms)
         if admitted.errors:
             live[list(admitted.errors)] = False
-        skip = self._skip.get(partition)
-        if skip is not None and (not len(skip) or requests.offsets[0] > skip[-1]):
-            del self._skip[partition]
-        elif skip is not None:
-            live &= ~np.isin(requests.offsets, skip)
+        if self._skip:
+            self._skip_answered(requests, live)
         waiting = np.zeros(n, np.int64)
         for route in distinct(admitted.route[live]):
             rows = live & (admitted.route == route)
@@ -210,7 +204,7 @@ class WorkerStage:
                 waiting += rows & has_bit(choice.chosen, bit)
         kept = indices(waiting > 0)
         if len(kept) < n:
-            effects.append(Settle(partition=partition, offsets=requests.offsets[waiting == 0]))
+            effects += settles(requests.partition[waiting == 0], requests.offsets[waiting == 0])
         if not len(kept):
             return
         all_kept = len(kept) == n
@@ -218,7 +212,7 @@ class WorkerStage:
         handles = self._table.append(
             len(kept),
             {
-                "partition": partition,
+                "partition": requests.partition[kept],
                 "offset": requests.offsets[kept],
                 "append_ms": requests.append_ms[kept],
                 # A client's clock (CreateTime) may run ahead: nobody waits longer than the app allows.
@@ -241,6 +235,19 @@ class WorkerStage:
         )
         self._soonest_ms = min(self._soonest_ms, int(self._table["deadline_ms"][-len(kept) :].min()))
         self._queue(handles, now_ms)
+
+    def _skip_answered(self, requests: Requests, live: Flags) -> None:
+        """Requests that have their terminal record from before this ownership are not run again."""
+        for partition in distinct(requests.partition):
+            skip = self._skip.get(partition)
+            if skip is None:
+                continue
+            mine = requests.partition == partition
+            offsets = requests.offsets[mine]
+            if not len(skip) or offsets[0] > skip[-1]:
+                del self._skip[partition]
+            else:
+                live[mine] &= ~np.isin(offsets, skip)
 
     def _queue(self, handles: I64, now_ms: int) -> None:
         table = self._table
@@ -291,14 +298,10 @@ class WorkerStage:
 
     def _emit(self, answered: tuple[I64, Answers], effects: list[Effect]) -> None:
         """Send a block; its requests wait for the acknowledgement. Those already given up (late) do not wait."""
-        handles, answers = answered
-        if answers.partition not in self._owned:
+        ours = self._ours(*answered)
+        if ours is None:
             return
-        ours = handles >= self._since[answers.partition]
-        if not every(ours):
-            handles, answers = handles[ours], take_answers(answers, ours)
-            if not len(handles):
-                return
+        handles, answers = ours
         table = self._table
         at = table.at(handles[handles >= table.base])
         counted = at[table["waiting"][at] > 0]
@@ -306,6 +309,14 @@ class WorkerStage:
         self._soonest_is_stale = True
         table["unacked"][counted] += 1
         self._send(counted + table.base, answers, effects)
+
+    def _ours(self, handles: I64, answers: Answers) -> tuple[I64, Answers] | None:
+        """What of a block belongs to present ownerships."""
+        ours = self._owned.began(answers.partition, handles)
+        if every(ours):
+            return handles, answers
+        rows = indices(ours)
+        return (handles[rows], take_answers(answers, rows)) if len(rows) else None
 
     def _send(self, handles: I64, answers: Answers, effects: list[Effect]) -> None:
         token = self._next_token
@@ -325,7 +336,7 @@ class WorkerStage:
 
     def _send_again(self, token: int, effects: list[Effect]) -> None:
         sent = self._sent.pop(token, None)
-        if sent is not None and sent[1].partition in self._owned:
+        if sent is not None:
             self._send(*sent, effects)
 
     def _settle(self, at: I64, effects: list[Effect]) -> None:
@@ -334,8 +345,7 @@ class WorkerStage:
         if not len(ready):
             return
         table["done"][ready] = True
-        for partition, _, rows in group_answers(table["partition"][ready], np.zeros(len(ready), np.int64)):
-            effects.append(Settle(partition=partition, offsets=table["offset"][ready[rows]]))
+        effects += settles(table["partition"][ready], table["offset"][ready])
 
     def _drop_done(self) -> None:
         done = self._table["done"]

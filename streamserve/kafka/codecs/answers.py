@@ -37,7 +37,8 @@ _REASON_CODES = frozenset(int(reason) for reason in Reason)
 def encode_answers(
     answers: Answers, max_block_bytes: int = DEFAULT_BLOCK_BYTES, max_record_bytes: int = MAX_RECORD_BYTES
 ) -> list[bytes]:
-    """Values of the answers topic, in order: one, or several where one would be above `max_block_bytes`.
+    """Values of the answers topic for a block of one partition: one, or several where one would be above
+    `max_block_bytes`.
 
     A block is split between requests, never within one. A single request's answer may be larger, up to
     `max_record_bytes`; above that it is replaced by `Missing.OUTPUT_TOO_LARGE` with words.
@@ -104,6 +105,7 @@ def _part(answers: Answers, start: int, end: int) -> Answers:
     choice = answers.choice
     return replace(
         answers,
+        partition=answers.partition[start:end],
         offsets=answers.offsets[start:end],
         row_starts=answers.row_starts[start : end + 1] - first,
         labels=None if answers.labels is None else answers.labels[rows],
@@ -161,14 +163,14 @@ def peek_answers(value: bytes | None, partition: int) -> RawAnswers:
     return RawAnswers(model=peek.model, offsets=offsets, value=value or b"")
 
 
-def decode_answers(value: bytes | None, partition: int) -> Answers:
-    """The block that a record of this partition holds. Arrays are read-only views of the record.
+def decode_answers(value: bytes | None, partition: int, log_offset: int = -1) -> Answers:
+    """The block that the record at this place of the log holds. Arrays are read-only views of the record.
 
     Raises `ContractError` for another version, `MalformedRecord` for content that contradicts itself.
     """
     block = read(value, _decode, f"an answers record of partition {partition}", _decode_version)
     try:
-        answers = _unpack(block, partition)
+        answers = _unpack(block, partition, log_offset)
         _check(answers)
     except (ValueError, TypeError, OverflowError) as error:
         raise MalformedRecord(
@@ -177,10 +179,10 @@ def decode_answers(value: bytes | None, partition: int) -> Answers:
     return answers
 
 
-def _unpack(block: AnswersBlock, partition: int) -> Answers:
+def _unpack(block: AnswersBlock, partition: int, log_offset: int) -> Answers:
     n = len(block.ids)
     return Answers(
-        partition=partition,
+        partition=np.full(n, partition, np.int64),
         route=block.route,
         model=block.model,
         offsets=unpack_column(block.offsets, np.int64, n),
@@ -200,6 +202,7 @@ def _unpack(block: AnswersBlock, partition: int) -> Answers:
         inference_ms=unpack_column(block.inference_ms, np.int32, n),
         errors=block.errors,
         details=block.details,
+        log_offset=None if log_offset < 0 else np.full(n, log_offset, np.int64),
     )
 
 

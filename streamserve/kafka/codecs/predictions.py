@@ -41,7 +41,8 @@ def encode_predictions(predictions: Predictions, max_bytes: int = DEFAULT_MAX_BY
     one, `traceparent`. A record of more than `max_bytes` (key and headers counted) becomes outcome `error` with reason
     `output_too_large` and no outputs, under the same ref. Numbers that JSON lacks (NaN, infinity) become null.
     """
-    refs = [f"{predictions.partition}-{offset}" for offset in predictions.offsets.tolist()]
+    places = zip(predictions.partition.tolist(), predictions.offsets.tolist(), strict=True)
+    refs = [f"{partition}-{offset}" for partition, offset in places]
     ids = [ref if text is None else text for text, ref in zip(predictions.ids, refs, strict=True)]
     head = _head(predictions.route)
     values: list[bytes | None] = [
@@ -205,7 +206,8 @@ def _replace_too_large(records: EncodedRecords, predictions: Predictions, max_by
         size = _size(records, index)
         if size <= max_bytes:
             continue
-        ref, text = format_ref(predictions.partition, int(predictions.offsets[index])), predictions.ids[index]
+        ref = format_ref(int(predictions.partition[index]), int(predictions.offsets[index]))
+        text = predictions.ids[index]
         words = f"the prediction takes {size} bytes; a record may have {max_bytes}"
         records.values[index] = _error_value(predictions, index, ref if text is None else text, words)
         records.headers[index][2] = _OUTCOME_HEADERS[Outcome.ERROR]

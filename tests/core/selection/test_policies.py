@@ -239,7 +239,7 @@ def run(policy: Policy, seed: int) -> tuple[np.ndarray, np.ndarray]:
     for step in range(N):
         distribution = policy.distribution(state, MODELS)
         weights[step] = distribution.weights
-        masks, probabilities = pick(distribution, seed, np.array([step]), salt=5)
+        masks, probabilities = pick(distribution, np.array([seed]), np.array([step]), salt=5)
         chosen = [model for bit, model in enumerate(MODELS) if int(masks[0]) >> bit & 1]
         seen = {model: losses[step, MODELS.index(model)] for model in chosen}
         outcome = outcome_of(seen, chosen=chosen, probability=int(probabilities[0]) / PROBABILITY_ONE, offset=step)

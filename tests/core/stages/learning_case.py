@@ -96,7 +96,7 @@ def answers(model: str, offsets: list[int], labels: list[Any], missing: list[int
     n = len(offsets)
     empty = np.zeros(n, np.int64)
     return Answers(
-        partition=0, route="r", model=model, offsets=np.array(offsets, np.int64),
+        partition=np.zeros(len(offsets), np.int64), route="r", model=model, offsets=np.array(offsets, np.int64),
         row_starts=np.arange(n + 1, dtype=np.int64), labels=np.array(labels), probabilities=None, classes=None,
         missing=np.array(missing or [0] * n, np.uint8), ids=[None] * n,
         choice=Choice(chosen=empty.astype(np.uint64), probability=empty, epoch=empty, stale=empty.astype(bool)),
@@ -168,4 +168,4 @@ def counts(effects: list[Effect]) -> dict[str, int]:
 
 
 def ack(effect: Any, offset: int = -1, append_ms: int = -1) -> Produced:
-    return Produced(token=effect.token, partition=HOME, offset=offset, append_ms=append_ms)
+    return Produced(token=effect.token, offsets={HOME: offset}, append_ms=append_ms)

@@ -34,6 +34,7 @@ from streamserve.core.reasons import Missing, Outcome
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection.exp3 import Exp3
 from streamserve.core.selection.static import Static
+from streamserve.core.slicing import joined_requests
 from streamserve.core.takeover import parse_metadata
 from streamserve.testing.laws import START_MS, Input, StageLaws
 from tests.core.kit import CODECS
@@ -100,6 +101,10 @@ class Partition:
         return self.offsets[-1] + 1 if self.offsets else 0
 
 
+def places(columns: Any) -> list[Input]:
+    return list(zip(columns.partition.tolist(), columns.offsets.tolist(), strict=True))
+
+
 class ServingLaws(StageLaws):
     """Laws 1-4 and 6 come with the driver; here is law 5 of what answers requests."""
 
@@ -111,7 +116,7 @@ class ServingLaws(StageLaws):
         self.log = {0: Partition(), 1: Partition()}
         self.deadlines: dict[Input, int] = {}
         self.sent_ms: dict[int, int] = {}
-        self.spilt: set[int] = set()  # tokens whose records landed before the owner knew
+        self.spilt: set[tuple[int, int]] = set()  # (token, partition) whose records landed before the owner knew
         self.may_repeat: set[Input] = set()
         super().__init__()
 
@@ -150,9 +155,11 @@ class ServingLaws(StageLaws):
             st.sampled_from([1, 1, 1, 3]),
         )
         seeds = [
+            st.tuples(st.just("append"), number, st.lists(request, min_size=1, max_size=8)),
             st.tuples(st.just("requests"), number, st.lists(request, min_size=1, max_size=8), st.integers(0, 9)),
             st.tuples(st.just("requests"), number, st.lists(request, min_size=1, max_size=8), st.integers(0, 9)),
             st.tuples(st.just("fetch"), number, st.integers(1, 6)),
+            st.tuples(st.just("fetch both"), st.integers(1, 6), st.integers(1, 6)),
             st.tuples(st.just("commit"), number),
             st.tuples(st.just("move"), number, st.booleans(), st.integers(0, 255)),
         ]
@@ -161,6 +168,9 @@ class ServingLaws(StageLaws):
             seeds += [
                 st.tuples(st.just("answers"), number, st.sampled_from(MODELS), st.sampled_from("rst"), st.lists(answer))
             ] * 3
+            seeds.append(
+                st.tuples(st.just("answers of both"), st.sampled_from(MODELS), st.sampled_from("rst"), st.lists(answer))
+            )
         return st.one_of(seeds)
 
     def event_of(self, seed: Any) -> Event | None:
@@ -168,8 +178,15 @@ class ServingLaws(StageLaws):
             case ("requests", number, found, n):
                 self.append(number, found)
                 return self.fetch(number, n)
+            case ("append", number, found):
+                self.append(number, found)
+                return None
             case ("fetch", number, n):
                 return self.fetch(number, n)
+            case ("fetch both", *sizes):
+                found = [self.fetch(number, n) for number, n in enumerate(sizes)]
+                parts = [event.requests for event in found if isinstance(event, RequestsFetched)]
+                return RequestsFetched(requests=joined_requests(parts)) if parts else None
             case ("commit", number):
                 self.commit(number)
                 return None
@@ -177,6 +194,11 @@ class ServingLaws(StageLaws):
                 return self.move(number, committed, coins)
             case ("answers", number, model, route, found):
                 return self.answer(number, model, route, found)
+            case ("answers of both", model, route, found):
+                events = [self.answer(number, model, route, found) for number in self.log]
+                fetched = [event for event in events if isinstance(event, AnswersFetched)]
+                positions = {number: at for event in fetched for number, at in event.positions.items()}
+                return AnswersFetched(blocks=tuple(b for event in fetched for b in event.blocks), positions=positions)
         raise ValueError(seed)
 
     def append(self, number: int, found: list[Any]) -> None:
@@ -210,7 +232,7 @@ class ServingLaws(StageLaws):
         found = p.values[part]
         return RequestsFetched(
             requests=Requests(
-                partition=number,
+                partition=np.full(len(found), number),
                 offsets=np.array(offsets),
                 append_ms=np.array([v[2] for v in found]),
                 keys=[None] * len(found),
@@ -236,8 +258,8 @@ class ServingLaws(StageLaws):
         for token, effect in self.unacknowledged.items():
             if any(partition == number for partition, _ in self.carries(effect)):
                 if isinstance(effect, EmitPredictions) and coins >> token % 8 & 1:
-                    p.predictions += effect.predictions.offsets.tolist()
-                self.spilt.add(token)  # landed or lost; its acknowledgement, still to come, says nothing
+                    p.predictions += [o for at, o in places(effect.predictions) if at == number]
+                self.spilt.add((token, number))  # landed or lost; its acknowledgement, still to come, says nothing
         p.owned, p.open = False, set()
         return Revoked(partitions=(number,))
 
@@ -260,7 +282,7 @@ class ServingLaws(StageLaws):
             rows.append([] if missing else [label_of(model, self.number(number, offset, i)) for i in range(count)])
         labels = np.array([label for row in rows for label in row], np.int64)
         return Answers(
-            partition=number,
+            partition=np.full(n, number),
             route=route,
             model=model,
             offsets=np.array(offsets),
@@ -278,20 +300,20 @@ class ServingLaws(StageLaws):
             ),
             queue_ms=np.zeros(n, np.int32),
             inference_ms=np.zeros(n, np.int32),
-            log_offset=at,
+            log_offset=np.full(n, at),
         )
 
     def fetch_answers(self, number: int) -> Event:
         p = self.log[number]
         blocks = tuple(p.answers[p.answers_read :])
         p.answers_read = len(p.answers)
-        return AnswersFetched(partition=number, blocks=blocks, next_offset=len(p.answers))
+        return AnswersFetched(blocks=blocks, positions={number: len(p.answers)})
 
     # -- what comes back -----------------------------------------------------------------------------------------
 
     def opens(self, event: Event) -> Iterable[Input]:
         if isinstance(event, RequestsFetched):
-            return [(event.requests.partition, o) for o in event.requests.offsets.tolist()]
+            return places(event.requests)
         return ()
 
     def reply(self, effect: Effect) -> Event | None:
@@ -318,37 +340,41 @@ class ServingLaws(StageLaws):
         super()._note(effect)
 
     def carries(self, effect: Effect) -> Iterable[Input]:
-        if getattr(effect, "token", None) in self.spilt:
-            return ()
+        token = getattr(effect, "token", None)
+        return [item for item in self._items(effect) if (token, item[0]) not in self.spilt]
+
+    def _items(self, effect: Effect) -> Iterable[Input]:
         match effect:
             case EmitPredictions():
-                return [(effect.predictions.partition, o) for o in effect.predictions.offsets.tolist()]
+                return places(effect.predictions)
             case EmitDeadLetters():
                 return [(effect.letters.partition, o) for o in effect.letters.offsets.tolist()]
             case EmitAnswers() if effect.token >= 0:
-                sent_ms, block = self.sent_ms[effect.token], effect.answers
-                items = [(block.partition, o) for o in block.offsets.tolist()]
+                sent_ms = self.sent_ms[effect.token]
+                items = places(effect.answers)
                 return [item for item in items if self.deadlines[item] > sent_ms]  # later ones nobody waits for
         return ()
 
     def acknowledgement(self, token: int, effect: Effect) -> Event:
-        at = -1
-        if isinstance(effect, EmitPredictions) and token not in self.spilt:
-            p = self.log[effect.predictions.partition]
-            at = len(p.predictions)
-            p.predictions += effect.predictions.offsets.tolist()
-        return Produced(token=token, offset=at)
+        first: dict[int, int] = {}
+        if isinstance(effect, EmitPredictions):
+            for number, offset in places(effect.predictions):
+                if (token, number) not in self.spilt:
+                    first.setdefault(number, len(self.log[number].predictions))
+                    self.log[number].predictions.append(offset)
+        return Produced(token=token, offsets=first)
 
     def failure(self, token: int, effect: Effect) -> Event:
-        if token % 3 == 0 and token not in self.spilt:
-            self._lands_all_the_same(effect)
+        self._lands_all_the_same(token, effect)
         return ProduceFailed(token=token, error="not taken")
 
-    def _lands_all_the_same(self, effect: Effect) -> None:
+    def _lands_all_the_same(self, token: int, effect: Effect) -> None:
+        """In some partitions, while the owner hears that it failed."""
         if isinstance(effect, EmitPredictions):
-            p = self.log[effect.predictions.partition]
-            p.predictions += effect.predictions.offsets.tolist()
-            self.may_repeat.update(self.carries(effect))
+            for number, offset in places(effect.predictions):
+                if (token + number) % 3 == 0 and (token, number) not in self.spilt:
+                    self.log[number].predictions.append(offset)
+                    self.may_repeat.add((number, offset))
 
     def _settle(self, effect: Settle) -> None:
         super()._settle(effect)
@@ -374,10 +400,10 @@ class ServingLaws(StageLaws):
 
     def _check_records(self, effect: EmitPredictions) -> None:
         block = effect.predictions
-        p = self.log[block.partition]
-        assert p.owned, "a record of a partition that is not ours"
-        for i, offset in enumerate(block.offsets.tolist()):
-            deadline_ms, outcome = self.deadlines[block.partition, offset], Outcome(int(block.outcome[i]))
+        for i, (number, offset) in enumerate(places(block)):
+            p = self.log[number]
+            assert p.owned, "a record of a partition that is not ours"
+            deadline_ms, outcome = self.deadlines[number, offset], Outcome(int(block.outcome[i]))
             late, rows = self.now_ms > deadline_ms, p.values[p.offsets.index(offset)][4]
             expired = outcome in (Outcome.EXPIRED, Outcome.ERROR)
             assert not late or expired or block.late[i], f"{outcome} after its deadline, not marked late"
@@ -387,7 +413,7 @@ class ServingLaws(StageLaws):
                 block.labels[block.row_starts[i] : block.row_starts[i + 1]].tolist() if block.labels is not None else []
             )
             if outcome in (Outcome.OK, Outcome.PARTIAL):
-                numbers = [self.number(block.partition, offset, row) for row in range(rows)]
+                numbers = [self.number(number, offset, row) for row in range(rows)]
                 assert len(said) == rows, "rows are missing"
                 assert all(label - n % 5 in (0, 1) for label, n in zip(said, numbers, strict=True)), "rows are mixed up"
             if outcome is Outcome.OK and block.missing.shape[1] and not block.missing[i].any():

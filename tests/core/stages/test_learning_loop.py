@@ -52,7 +52,7 @@ def test_feedback_moves_choices_to_the_model_that_is_right(policy: Policy) -> No
     for step in range(800):
         now_ms = NOW_MS + step * 10
         table.known_until(now_ms)
-        choice = table.choose(0, 0, np.array([step]), np.array([now_ms]))
+        choice = table.choose(0, np.zeros(1, np.int64), np.array([step]), np.array([now_ms]))
         chosen = [model for bit, model in enumerate(MODELS) if int(choice.chosen[0]) >> bit & 1]
         record = prediction(
             step, now_ms, chosen=chosen, members={model: [int(model == "a@1")] for model in chosen},
@@ -75,6 +75,6 @@ def test_feedback_moves_choices_to_the_model_that_is_right(policy: Policy) -> No
         table.forget(now_ms - 1_000)
     assert taught == 800
     assert 25 <= len(log) <= 40  # every 250 ms of 8 s
-    last = table.choose(0, 0, np.arange(1_000), np.full(1_000, NOW_MS + 9_000))
+    last = table.choose(0, np.zeros(1_000, np.int64), np.arange(1_000), np.full(1_000, NOW_MS + 9_000))
     assert table.weights(0, int(last.epoch[0]))[0] > 0.9
     assert int((last.chosen & np.uint64(1)).sum()) > 900

@@ -393,7 +393,7 @@ class UpdateLaws(StageLaws):
         assert isinstance(effect, EmitState)
         epoch = len(self.epochs)
         self.epochs.append(dataclasses.replace(effect.state, epoch=epoch, append_ms=self.now_ms))
-        return Produced(token=token, partition=HOME, offset=epoch, append_ms=self.now_ms)
+        return Produced(token=token, offsets={HOME: epoch}, append_ms=self.now_ms)
 
     def check(self, event: Event, effects: list[Effect]) -> None:
         """Whatever happened, a published state is what its outcomes teach, each feedback once, in order."""

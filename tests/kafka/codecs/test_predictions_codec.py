@@ -60,7 +60,7 @@ def blocks(draw: st.DrawFn) -> Predictions:
     members = draw(st.lists(st.integers(0, n_models - 1), max_size=2, unique=True)) if labelled else []
     masks = st.integers(0, 2**n_models - 1)
     return Predictions(
-        partition=draw(st.integers(0, 99)),
+        partition=column(np.int64, st.integers(0, 99)),
         route=draw(st.sampled_from(["", "digits", 'a"b\n'])),
         models=MODELS[:n_models],
         offsets=np.cumsum(column(np.int64, st.integers(1, 2**40))),
@@ -126,7 +126,7 @@ def expected_value(block: Predictions, i: int) -> dict[str, Any]:
                 outputs.append(tensor(f"member.{member.model}", member.labels[rows], datatype))
     return {
         "model_name": block.route,
-        "id": f"{block.partition}-{block.offsets[i]}" if block.ids[i] is None else block.ids[i],
+        "id": f"{block.partition[i]}-{block.offsets[i]}" if block.ids[i] is None else block.ids[i],
         "outputs": outputs,
         "parameters": expected_parameters(block, i, bool(outputs)),
     }
@@ -173,7 +173,7 @@ def check_against_reference(block: Predictions, records: EncodedRecords) -> None
         assert orjson.loads(records.values[i] or b"") == expected
         assert records.keys[i] == (expected["id"].encode() if block.keys[i] is None else block.keys[i])
         headers = [
-            ("ss-ref", f"{block.partition}-{block.offsets[i]}".encode()),
+            ("ss-ref", f"{block.partition[i]}-{block.offsets[i]}".encode()),
             ("ss-id", expected["id"].encode()),
             ("ss-outcome", expected["parameters"]["outcome"].encode()),
         ]
@@ -213,7 +213,9 @@ def test_the_decision_can_be_read_back(block: Predictions) -> None:
         assert decision.probability * PROBABILITY_ONE == block.choice.probability[i]
         assert decision.off_epoch == block.off_epoch[i]
         assert ",".join(decision.chosen) == expected["parameters"]["chosen"]
-        record = decode_prediction_record(value, tuple(records.headers[i]), partition=block.partition, append_ms=5)
+        record = decode_prediction_record(
+            value, tuple(records.headers[i]), partition=int(block.partition[i]), append_ms=5
+        )
         assert record is not None
         assert (record.request_offset, record.id, record.raw) == (block.offsets[i], expected["id"], value)
 
@@ -221,7 +223,7 @@ def test_the_decision_can_be_read_back(block: Predictions) -> None:
 def one(**changes: Any) -> Predictions:
     """One request, answered by both its models."""
     block = Predictions(
-        partition=3,
+        partition=np.array([3]),
         route="digits",
         models=("linear@1", "forest@2"),
         offsets=np.array([17]),
@@ -352,6 +354,7 @@ def test_a_block_of_one_story_and_one_with_an_exception(differs: str | None) -> 
         stale=np.zeros(n, np.bool_),
     )
     block = one(
+        partition=np.full(n, 3),
         offsets=np.arange(n),
         keys=[None] * n,
         ids=[None] * n,
