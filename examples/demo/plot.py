@@ -35,8 +35,8 @@ def can_plot() -> bool:
 
 def write_png(file: Path, score: Score, run: Recording, *, trouble: str) -> None:
     """Draw the run. Needs matplotlib; `trouble`: what happens in the middle third, in words."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - may be missing
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (may be missing)
+    from matplotlib.figure import Figure  # noqa: PLC0415  (as above)
 
     figure = Figure(figsize=(11, 9.5), layout="constrained")
     FigureCanvasAgg(figure)

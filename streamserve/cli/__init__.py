@@ -5,6 +5,6 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command line; exits the process with the command's exit code."""
-    from streamserve.cli.entry import run  # noqa: PLC0415 - `import streamserve.cli` costs nothing
+    from streamserve.cli.entry import run  # noqa: PLC0415  (`import streamserve.cli` costs nothing)
 
     run()

@@ -140,9 +140,8 @@ def _ask_broker(settings: Settings, config: Path, *, offline: bool) -> Report:
 
 
 async def _compare(settings: Settings, servers: str, config: Path) -> Report:
-    # Only here, so that `--offline` works without a Kafka client.
-    from streamserve.kafka import admin  # noqa: PLC0415
-    from streamserve.kafka.security import connection_options  # noqa: PLC0415
+    from streamserve.kafka import admin  # noqa: PLC0415  (so that `--offline` works without a Kafka client)
+    from streamserve.kafka.security import connection_options  # noqa: PLC0415  (as above)
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what goes wrong is said once, in our words
     options = connection_options(settings.broker.client)

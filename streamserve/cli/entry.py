@@ -88,7 +88,7 @@ app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode=None, pr
 
 def _show_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version  # noqa: PLC0415 - only this option needs it
+        from importlib.metadata import version  # noqa: PLC0415  (only this option needs it)
 
         typer.echo(f"streamserve {version('streamserve')}")
         raise typer.Exit

@@ -35,9 +35,8 @@ def up(
     """Run an app: a Kafka of its own if the config names none, the topics, and every role as a process that is kept
     alive. Ctrl-C or SIGTERM stops all in order; again, at once. Shows a live view in a terminal, else plain lines."""
     settings = load_settings(config)
-    # What these import would only delay a mistake in the config.
-    from streamserve.supervisor.plan import processes, program  # noqa: PLC0415
-    from streamserve.supervisor.supervise import Supervisor  # noqa: PLC0415
+    from streamserve.supervisor.plan import processes, program  # noqa: PLC0415  (else mistakes in the config are told late)
+    from streamserve.supervisor.supervise import Supervisor  # noqa: PLC0415  (as above)
 
     plans = processes(settings)
     outlet = _outlet(as_json=as_json)
@@ -54,13 +53,13 @@ def up(
 
 def _outlet(*, as_json: bool) -> Outlet:
     if as_json:
-        from streamserve.supervisor.lines import JsonLines  # noqa: PLC0415
+        from streamserve.supervisor.lines import JsonLines  # noqa: PLC0415  (one of the three is used)
 
         return JsonLines()
     if os.isatty(sys.stdout.fileno()):
-        from streamserve.supervisor.view import LiveView  # noqa: PLC0415
+        from streamserve.supervisor.view import LiveView  # noqa: PLC0415  (as above)
 
         return LiveView()
-    from streamserve.supervisor.lines import PlainLines  # noqa: PLC0415
+    from streamserve.supervisor.lines import PlainLines  # noqa: PLC0415  (as above)
 
     return PlainLines()

@@ -26,6 +26,7 @@ from streamserve.client.targets import RouteHint, target_of_app, target_of_confi
 from streamserve.errors import BrokerError, PredictionTimeout, ShuttingDown, StreamserveError
 from streamserve.kafka.codecs.refs import format_ref
 from streamserve.kafka.ports import Ack, At, Chunk
+from streamserve.kafka.tasks import ended
 from streamserve.topics import Kind, topic_name
 
 _log = logging.getLogger(__name__)
@@ -38,7 +39,6 @@ _FETCH_RECORDS = 1_000
 _FETCH_MS = 500
 _RETRY_S = 0.5
 _FLUSH_S = 5.0
-_CANCEL_AGAIN_S = 0.1
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -151,7 +151,7 @@ class Client:
             )
             self._feedback_outbox: Outbox[_Feedback] = Outbox(self._writer, self._feedback, settled=_feedback_sent)
             reading = asyncio.get_running_loop().create_task(self._read(), name=f"predictions of {self.app}")
-            stack.push_async_callback(_ended, reading)
+            stack.push_async_callback(ended, reading)
             self._running = stack.pop_all()
 
     async def close(self) -> None:
@@ -388,10 +388,3 @@ def _feedback_sent(partition: int, batch: list[_Feedback], ack: Ack) -> None:
             owner.placed.set_exception(BrokerError(f"the broker did not take the feedback: {ack.error}"))
         else:
             owner.placed.set_result(format_ref(partition, offset))
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    # A cancellation that meets the end of a `wait_for` is swallowed (Python 3.11): ask until it is heard.
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=_CANCEL_AGAIN_S)

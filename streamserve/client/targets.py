@@ -39,8 +39,8 @@ class Target:
 def target_of_config(config: Path | str, bootstrap_servers: str | None = None) -> Target:
     """The config's app. Raises ConfigError, and BrokerError where no broker is named and none of ours runs."""
     # The settings' library takes half a second of every program that needs no config.
-    from streamserve.kafka.security import connection_options  # noqa: PLC0415
-    from streamserve.settings import load_settings  # noqa: PLC0415
+    from streamserve.kafka.security import connection_options  # noqa: PLC0415  (it imports the settings)
+    from streamserve.settings import load_settings  # noqa: PLC0415  (slow: see above)
 
     settings = load_settings(config)
     named = bootstrap_servers or settings.broker.bootstrap_servers

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -14,13 +14,13 @@ from aiokafka import AIOKafkaProducer
 from streamserve.errors import BrokerError
 from streamserve.kafka.clients import METADATA_MAX_AGE_MS, ClientOptions, started
 from streamserve.kafka.ports import Ack, At, RecordColumns
+from streamserve.kafka.tasks import ended
 
 _log = logging.getLogger(__name__)
 
 MAX_BATCH_BYTES = 256 * 1024
 #: Kafka's own overhead of a record and its batch header, generously.
 _RECORD_OVERHEAD_BYTES = 128
-_STOP_S = 5.0
 
 
 class _Send:
@@ -37,8 +37,12 @@ class _Send:
         self.append_ms = -1
         self.error = ""
 
-    def close_if_done(self) -> None:
-        if not self.waiting and (self.error or self.taken == len(self.records.values)) and not self.future.done():
+    @property
+    def is_over(self) -> bool:
+        return not self.waiting and (bool(self.error) or self.taken == len(self.records.values))
+
+    def close(self) -> None:
+        if not self.future.done():  # unless its caller has cancelled it
             self.future.set_result(Ack(error=self.error, offset=self.offset, append_ms=self.append_ms))
 
 
@@ -49,41 +53,58 @@ _Shares = list[tuple[_Send, int]]
 class KafkaWriter:
     """`LogWriter` on Kafka: idempotent, acks from all, no linger."""
 
-    def __init__(self, options: ClientOptions, *, max_record_bytes: int = 8 << 20) -> None:
+    def __init__(
+        self,
+        options: ClientOptions,
+        *,
+        max_record_bytes: int = 8 << 20,
+        stop_s: float = 5.0,
+        connect: Callable[[], Awaitable[Any]] | None = None,
+    ) -> None:
+        """`stop_s`: how long `stop` waits for what is on its way. `connect`: another producer than Kafka's (tests)."""
         self._options = options
         self._max_record_bytes = max_record_bytes
+        self._stop_s = stop_s
+        self._connect = connect or self._connected
         self._producer: AIOKafkaProducer | None = None
         self._lanes: dict[At, deque[_Send]] = {}
         self._pumps: dict[At, asyncio.Task[None]] = {}
+        self._open: set[_Send] = set()
+        """Who waits to hear, wherever it is: in a lane, in a pump's hands, or in a batch on its way."""
         self._rebuilding: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        """Of the producer that is replaced."""
         self._stopping = False
 
     async def start(self) -> None:
-        self._producer = await self._connected()
+        self._producer = await self._connect()
 
     async def stop(self) -> None:
         self._stopping = True
-        deadline = asyncio.get_running_loop().time() + _STOP_S
-        for task in list(self._pumps.values()):
-            await asyncio.wait([task], timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
-            task.cancel()
+        if self._pumps:
+            await asyncio.wait(self._pumps.values(), timeout=self._stop_s)
+        for pump in self._pumps.values():
+            await ended(pump)
         if self._rebuilding is not None:
-            await asyncio.wait([self._rebuilding], timeout=1.0)
+            await ended(self._rebuilding)
+        if self._closing is not None:
+            await self._closing
         if self._producer is not None:
             await self._close(self._producer)
             self._producer = None
-        for lane in self._lanes.values():
-            for send in lane:
-                send.error = send.error or "the writer was stopped"
-                send.waiting = 0
-                send.close_if_done()
+        for send in self._open:
+            send.error = send.error or "the writer was stopped before the broker acknowledged it"
+            send.close()
+        self._open.clear()
+        self._lanes.clear()
 
     def send(self, at: At, records: RecordColumns) -> asyncio.Future[Ack]:
         send = _Send(records, asyncio.get_running_loop().create_future())
         if self._stopping or not len(records.values):
             send.error = "the writer was stopped" if self._stopping else ""
-            send.close_if_done()
+            send.close()
             return send.future
+        self._open.add(send)
         lane = self._lanes.get(at)
         if lane is None:
             lane = self._lanes[at] = deque()
@@ -96,7 +117,7 @@ class KafkaWriter:
     async def _pump(self, at: At, lane: deque[_Send]) -> None:
         """Send what is in the lane, batch after batch; ends when the lane is empty."""
         while lane:
-            if self._rebuilding is not None:
+            while self._rebuilding is not None:
                 await asyncio.shield(self._rebuilding)
             producer = self._producer
             if producer is None:
@@ -144,7 +165,7 @@ class KafkaWriter:
             if taken < n:
                 break
             lane.popleft()
-            send.close_if_done()
+            self._close_if_over(send)
         return builder, sends if builder.record_count() else []
 
     def _too_large(self, key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes | None]]) -> bool:
@@ -168,7 +189,7 @@ class KafkaWriter:
             if send.offset < 0:
                 send.offset = metadata.offset + held
             send.append_ms = metadata.timestamp if metadata.timestamp is not None else -1
-            send.close_if_done()
+            self._close_if_over(send)
 
     def _failed(self, at: At, producer: AIOKafkaProducer, sends: _Shares, error: BaseException) -> None:
         _log.warning("a batch for %s-%d was refused: %r", at.topic, at.partition, error)
@@ -176,17 +197,25 @@ class KafkaWriter:
             send.waiting -= 1
             send.error = send.error or repr(error)
             send.taken = len(send.records.values)
-            send.close_if_done()
+            self._close_if_over(send)
         if producer is self._producer and self._rebuilding is None and not self._stopping:
             self._rebuilding = asyncio.get_running_loop().create_task(self._rebuild(producer), name="rebuild producer")
 
+    def _close_if_over(self, send: _Send) -> None:
+        if send.is_over:
+            self._open.discard(send)
+            send.close()
+
     async def _rebuild(self, old: AIOKafkaProducer) -> None:
         delay_s = 0.1
+        self._producer = None
+        self._closing = asyncio.get_running_loop().create_task(self._close(old), name="close producer")
         try:
-            await self._close(old)
+            # A client that was not let finish its stop leaves tasks behind, and ignores a second one.
+            await asyncio.shield(self._closing)
             while True:
                 try:
-                    self._producer = await self._connected()
+                    self._producer = await self._connect()
                 except Exception as error:  # noqa: BLE001  (an end here would be every lane's)
                     _log.warning("no new producer yet: %r", error)
                     await asyncio.sleep(delay_s)
@@ -211,6 +240,6 @@ class KafkaWriter:
 
     async def _close(self, producer: AIOKafkaProducer) -> None:
         try:
-            await asyncio.wait_for(producer.stop(), _STOP_S)
+            await asyncio.wait_for(producer.stop(), self._stop_s)
         except Exception as error:  # noqa: BLE001  (nothing we still need depends on it)
             _log.warning("a producer did not stop cleanly: %r", error)

@@ -86,7 +86,7 @@ def _importable() -> Iterator[type[LoadableRuntime]]:
     for point in _points():
         try:
             yield point.load()
-        except Exception as broken:  # noqa: BLE001 - a plugin that nobody asked for must not stop the others
+        except Exception as broken:  # noqa: BLE001  (a plugin that nobody asked for must not stop the others)
             logger.warning("runtime %r (%s) cannot be imported: %s", point.name, point.value, broken)
 
 

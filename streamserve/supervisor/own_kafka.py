@@ -64,7 +64,7 @@ class OwnKafka:
         try:
             self._await_leftover()
             self._broker.start()
-        except BaseException as error:  # noqa: BLE001 - told to who waits for the start
+        except BaseException as error:  # noqa: BLE001  (told to who waits for the start)
             self._post(self._started, error)
             self._post(self._ended)
             return

@@ -138,9 +138,8 @@ class Supervisor:
         )
 
     async def _make_topics(self) -> dict[str, str]:
-        # Imported while Kafka and the roles start.
-        from streamserve.kafka import admin  # noqa: PLC0415
-        from streamserve.kafka.security import connection_options  # noqa: PLC0415
+        from streamserve.kafka import admin  # noqa: PLC0415  (imported while Kafka and the roles start)
+        from streamserve.kafka.security import connection_options  # noqa: PLC0415  (as above)
 
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what goes wrong is said once, in our words
         options = connection_options(self._settings.broker.client)

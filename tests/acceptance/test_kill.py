@@ -169,27 +169,23 @@ def wait_until_back(up: Up, name: str) -> None:
     assert up.next("restarted")["name"] == name
 
 
-def test_a_killed_fused_worker_loses_nothing(broker: BrokerForTests, tmp_path: Path) -> None:
-    config = project(tmp_path, config=FUSED, model=MODEL, servers=broker.bootstrap_servers)
-    with serving(config, state=tmp_path / "state") as up, foreign_client(up.ready) as client:
-        up.wait_for_spare("worker-main-0")
-        load = load_around(client, killing(up, "worker-main-0"), "fused")
-        wait_until_back(up, "worker-main-0")
-        check_nothing_lost(client, load, "fused worker")
-        check_back(ok_of(client, load), load, client, "fused worker")
-        check_learnt_once(client, load)
-        up.stop()
-
-
-def test_killed_roles_of_the_split_form_lose_nothing(broker: BrokerForTests, tmp_path: Path) -> None:
-    config = project(tmp_path, config=SPLIT, model=MODEL, servers=broker.bootstrap_servers)
-    with serving(config, state=tmp_path / "state") as up, foreign_client(up.ready) as client:
-        for name in ("worker-left-0", "aggregate-0", "learn-0"):
+@pytest.mark.parametrize(
+    ("config", "roles"),
+    [
+        pytest.param(FUSED, ("worker-main-0", "learn-0"), id="fused"),
+        pytest.param(SPLIT, ("worker-left-0", "aggregate-0", "learn-0"), id="split"),
+    ],
+)
+def test_killed_roles_lose_nothing(config: str, roles: tuple[str, ...], broker: BrokerForTests, tmp_path: Path) -> None:
+    file = project(tmp_path, config=config, model=MODEL, servers=broker.bootstrap_servers)
+    with serving(file, state=tmp_path / "state") as up, foreign_client(up.ready) as client:
+        for name in roles:
             up.wait_for_spare(name)
             load = load_around(client, killing(up, name), name)
             wait_until_back(up, name)
             check_nothing_lost(client, load, name)
-            served = client.read("outcomes") if name == "learn-0" else ok_of(client, load)
             check_learnt_once(client, load)
-            check_back(served, load, client, name)
+            check_back(ok_of(client, load), load, client, name)
+            if name == "learn-0":
+                check_back(client.read("outcomes"), load, client, f"{name} (learning)")
         up.stop()

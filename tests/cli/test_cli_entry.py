@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from streamserve.cli.entry import COMMANDS, load_command, run
+from streamserve.supervisor.plan import program
 
 # Each costs tens of milliseconds at least; none is needed to say what commands there are.
 HEAVY = ("numpy", "pydantic", "aiokafka", "msgspec", "prometheus_client", "sklearn", "torch", "asyncio", "rich")
@@ -47,6 +49,27 @@ except SystemExit as left:
     assert left.code == 0
 """
     assert not imported_by(program).intersection(HEAVY)
+
+
+def best_of_s(tries: int, command: list[str]) -> float:
+    """The quickest of several runs: other work on the machine only adds to the others."""
+    took = []
+    for _ in range(tries):
+        began_s = time.perf_counter()
+        subprocess.run(command, capture_output=True, check=True)
+        took.append(time.perf_counter() - began_s)
+    return min(took)
+
+
+@pytest.mark.parametrize(
+    ("command", "most_s"),
+    [
+        pytest.param([sys.executable, "-c", "import streamserve"], 0.3, id="import"),
+        pytest.param([*program(), "--help"], 0.5, id="help"),
+    ],
+)
+def test_a_start_is_quick(command: list[str], most_s: float) -> None:
+    assert best_of_s(5, command) <= most_s
 
 
 def test_help_names_every_command_in_plain_text(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
 
 import pytest
 
@@ -11,9 +14,54 @@ from streamserve.errors import ShuttingDown, StreamserveError, TopicsDiffer
 from streamserve.testing.log import MemoryLog
 from tests.client.conftest import APP, MemoryApp
 
+JOIN_S = 10.0
 
-def face(app: MemoryApp) -> SyncClient:
-    return SyncClient.of(Client(app=APP, log=app, deadline_ms=10_000))
+Face = TypeVar("Face", bound=SyncClient)
+
+
+class Interrupted(SyncClient):
+    """Once `armed`, another thread closes it after a call has begun and before its work is handed to the loop."""
+
+    armed = False
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if self.armed:
+            self.armed = False
+            joined(started(self.close))
+        return super()._do(work)
+
+
+class Told(SyncClient):
+    """Says when work has begun on its loop: whatever is asked of that loop later comes after the work's first wait."""
+
+    def _set(self, client: Client) -> None:
+        super()._set(client)
+        self.began = threading.Event()
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        async def telling() -> Any:
+            self.began.set()
+            return await work
+
+        try:
+            return super()._do(telling())
+        finally:
+            work.close()  # where it was not begun: the client was closed
+
+
+def face(app: MemoryApp, kind: type[Face] = SyncClient) -> Face:
+    return kind.of(Client(app=APP, log=app, deadline_ms=10_000))
+
+
+def started(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def joined(thread: threading.Thread) -> None:
+    thread.join(JOIN_S)
+    assert not thread.is_alive()
 
 
 def client_threads() -> list[threading.Thread]:
@@ -59,6 +107,60 @@ def test_closing_wakes_who_waits_on_another_thread(app: MemoryApp) -> None:
     with pytest.raises(StreamserveError, match="does not run"):
         client.predict([1])
     client.close()
+
+
+def test_closing_on_the_way_to_the_next_prediction_ends_the_iteration(app: MemoryApp) -> None:
+    with face(app, Interrupted) as client:
+        stream = client.predictions()
+        client.armed = True
+        assert list(stream) == []
+
+
+def test_closing_on_the_way_out_of_an_iteration_is_no_error(app: MemoryApp) -> None:
+    with face(app, Interrupted) as client:
+        stream = client.predictions()
+        app_answer(client, app, client.submit([1]))
+        assert isinstance(next(stream), Prediction)
+        client.armed = True
+        stream.close()
+
+
+def test_closing_on_the_way_to_a_request_is_told(app: MemoryApp) -> None:
+    with face(app, Interrupted) as client:
+        client.armed = True
+        with pytest.raises(StreamserveError, match="does not run"):
+            client.predict([1])
+    assert app.requests() == []
+
+
+@pytest.mark.parametrize(
+    ("wait", "end"),
+    [
+        pytest.param(lambda client: partial(client.predict, [1]), ShuttingDown, id="predict"),
+        pytest.param(lambda client: partial(client.predict_many, [[1], [2]]), ShuttingDown, id="predict_many"),
+        pytest.param(lambda client: partial(list, client.predictions()), list, id="predictions"),
+    ],
+)
+def test_closing_wakes_who_has_begun_to_wait(
+    wait: Callable[[SyncClient], Callable[[], object]], end: type[object], app: MemoryApp
+) -> None:
+    client = face(app, Told)
+    client.start()
+    wait_for_it = wait(client)
+    client.began.clear()
+    ends: list[object] = []
+
+    def waiting() -> None:
+        try:
+            ends.append(wait_for_it())
+        except StreamserveError as error:
+            ends.append(error)
+
+    thread = started(waiting)
+    assert client.began.wait(JOIN_S)
+    client.close()
+    joined(thread)
+    assert [type(each) for each in ends] == [end]
 
 
 def test_a_start_that_fails_leaves_no_thread() -> None:

@@ -114,7 +114,7 @@ class Case:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(TIMEOUT_S):
-        while not holds():  # noqa: ASYNC110 - what is looked at is another process
+        while not holds():  # noqa: ASYNC110  (what is looked at is another process)
             await asyncio.sleep(0.01)
 
 

@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
                 stderr=out,
                 pass_fds=keep,
                 start_new_session=not owned,
-                preexec_fn=_die_with(os.getpid()) if owned else None,  # noqa: PLW1509 - one thread
+                preexec_fn=_die_with(os.getpid()) if owned else None,  # noqa: PLW1509  (one thread)
             )
     except (OSError, subprocess.SubprocessError) as failure:
         _report(f"error {failure}")

@@ -1,0 +1,54 @@
+"""Secrets stay secret, in errors too."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamserve.settings import parse_settings
+from tests.settings.digits import changed, refused
+
+SECURE = changed(
+    'bootstrap_servers = "host:9092"',
+    'bootstrap_servers = "host:9092"\nclient = { security_protocol = "SASL_SSL", sasl_mechanism = "PLAIN", '
+    'sasl_username = "me", sasl_password = "hunter2" }',
+)
+
+
+def test_passwords_are_not_in_what_settings_show() -> None:
+    settings = parse_settings(SECURE, "x")
+    assert settings.broker.client.sasl_password is not None
+    assert settings.broker.client.sasl_password.get_secret_value() == "hunter2"
+    for shown in (repr(settings), str(settings), settings.model_dump_json()):
+        assert "hunter2" not in shown
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('sasl_password = "hunter2"', 'sasl_pasword = "hunter2"'),
+        ('sasl_password = "hunter2"', 'sasl_password = ["hunter2"]'),
+        ('sasl_username = "me"', 'sasl_username = ["hunter2"]'),
+        ('"SASL_SSL"', '"hunter2"'),
+        ('"host:9092"', '"me:hunter2@host:9092"'),
+        (SECURE[SECURE.index("client = {") : SECURE.index("}") + 1], 'client = "hunter2"'),
+        ('sasl_password = "hunter2"', 'sasl_password = "hunter2'),
+    ],
+)
+def test_passwords_are_not_in_errors(old: str, new: str) -> None:
+    text = changed(old, new, SECURE)
+    assert not [words for words in refused(text) if "hunter2" in words]
+
+
+def test_passwords_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMSERVE_BROKER__CLIENT__SASL_PASSWORD", "12345")
+    password = parse_settings(changed(', sasl_password = "hunter2"', "", SECURE), "x").broker.client.sasl_password
+    assert password is not None
+    assert password.get_secret_value() == "12345"
+
+
+def test_sasl_without_its_parts_is_refused() -> None:
+    told = refused(changed('sasl_mechanism = "PLAIN", sasl_username = "me", ', "", SECURE))
+    assert [words.split(": ")[1].split(" is missing")[0] for words in told] == [
+        "broker.client.sasl_mechanism",
+        "broker.client.sasl_username",
+    ]
