@@ -64,10 +64,14 @@ class Wiring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of the loop's own queue (above `most`, fetching waits until it is below `resume`) and of one turn."""
+    """Bounds of the loop's own queue, of what is open in the stage, and of one turn."""
 
     most_records: int = 20_000
+    """Fetched and not yet seen; above, all fetching waits until it is below `resume_records`."""
     resume_records: int = 10_000
+    most_open: int = 20_000
+    """Seen and not settled; above, only what may settle them is fetched, until it is below `resume_open`."""
+    resume_open: int = 10_000
     turn_ms: float = TURN_MS
 
 
@@ -100,6 +104,8 @@ class StageLoop:
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self._open_room = asyncio.Event()
+        self._open_room.set()
         self._progress = asyncio.Event()
         self._quiet: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -158,10 +164,12 @@ class StageLoop:
     def wake(self) -> None:
         self._wake.set()
 
-    async def drain(self, source: Source) -> None:
-        """Fetch for ever; the bound on queued records is the only thing that holds it."""
+    async def drain(self, source: Source, *, driving: bool = False) -> None:
+        """Fetch for ever; the bounds are the only thing that holds it. `driving`: the source of what is settled."""
         while True:
             await self._room.wait()
+            if driving:
+                await self._open_room.wait()
             chunks = await source.fetch(max_records=FETCH_RECORDS, timeout_ms=_FETCH_TIMEOUT_MS)
             for chunk in chunks:
                 self._inbox.append(chunk)
@@ -214,10 +222,19 @@ class StageLoop:
         if self._due_mark is not None and self._handled >= self._due_mark:
             self._due_mark = None
             self._apply(Tick())
-        if not self._room.is_set() and self._queued_records <= self._limits.resume_records:
-            self._room.set()
+        self._make_room()
         self._more = bool(inbox)
         self._progress.set()
+
+    def _make_room(self) -> None:
+        limits = self._limits
+        if not self._room.is_set() and self._queued_records <= limits.resume_records:
+            self._room.set()
+        n_open = self.open_requests
+        if n_open > limits.most_open:
+            self._open_room.clear()
+        elif n_open <= limits.resume_open:
+            self._open_room.set()
 
     def _take(self, chunk: Chunk) -> None:
         self._queued_records -= len(chunk)
@@ -341,8 +358,8 @@ class StageLoop:
                 kept.append(item)
         self._inbox = kept
         self._closing -= gone
-        if not self._room.is_set():
-            self._room.set()
+        self._room.set()
+        self._open_room.set()
         self._apply(Revoked(partitions=tuple(sorted(gone))))
         self._wake.set()
 

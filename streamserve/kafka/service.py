@@ -183,7 +183,7 @@ class RoleService:
         self._spawn("take over", self.ownership.watch())
         await clients.group.start(assigned=self.ownership.assigned, revoked=self.ownership.revoked)
         stack.push_async_callback(clients.group.stop)
-        self._spawn("fetch", self.loop.drain(clients.group))
+        self._spawn("fetch", self.loop.drain(clients.group, driving=True))
         if clients.followed is not None:
             self._spawn("fetch followed", self.loop.drain(clients.followed))
         self._spawn("commit", self.ownership.commit_forever())
