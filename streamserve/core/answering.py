@@ -17,7 +17,7 @@ from streamserve.core.events import BatchFinished
 from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import I64, U8, AnyArray, Outputs
 from streamserve.core.outputs import alike, check_outputs, joined
-from streamserve.core.reasons import Missing, Reason
+from streamserve.core.reasons import PRESENT, Missing, Reason
 from streamserve.core.routes import AppRules
 from streamserve.core.rows import ranges, starts_of
 from streamserve.core.table import Table
@@ -229,13 +229,14 @@ class Answering:
         Fills the cache.
         """
         n = len(batch)
+        if not batch.keys:
+            return batch, np.arange(n, dtype=np.int64)
         source, handles = list(range(n)), batch.handles.tolist()
-        if batch.keys:
-            self._coalescing.remember(desk.rules.model, batch, verdict.outputs, verdict.missing == Missing.PRESENT)
-            for i, key in enumerate(batch.keys):
-                live = [follower for follower in self._coalescing.release(key) if follower >= self._table.base]
-                source += [i] * len(live)
-                handles += live
+        self._coalescing.remember(desk.rules.model, batch, verdict.outputs, verdict.missing == PRESENT)
+        for i, key in enumerate(batch.keys):
+            live = [follower for follower in self._coalescing.release(key) if follower >= self._table.base]
+            source += [i] * len(live)
+            handles += live
         if len(handles) == n:
             return batch, np.arange(n, dtype=np.int64)
         table = self._table
@@ -365,6 +366,8 @@ class Answering:
         """Reason and words of values that no model can use."""
         table = self._table
         errors: dict[int, tuple[int, str]] = {}
+        if not some(missing):
+            return errors
         for i in indices(missing == Missing.BAD_INPUT).tolist():
             at = int(handles[i]) - table.base
             if at >= 0 and table["group"][at] == UNUSABLE_INPUT:

@@ -11,7 +11,7 @@ import numpy as np
 from streamserve.core.desk import Batch
 from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import F64, I64, U8, Answers, AnyArray, Choice, Outputs
-from streamserve.core.reasons import Missing
+from streamserve.core.reasons import PRESENT, Missing
 from streamserve.core.routes import Route
 from streamserve.core.rows import ranges, span_ms, starts_of
 
@@ -44,7 +44,7 @@ def build_blocks(
 ) -> list[Answered]:
     """One block per route in the batch, in the batch's order: by deadline, those that followed an equal input last."""
     columns, outputs, missing = batch.columns, verdict.outputs, verdict.missing
-    good = missing == Missing.PRESENT
+    good = missing == PRESENT
     n_rows = batch.n_rows if every(good) else np.where(good, batch.n_rows, 0)
     starts = starts_of(batch.n_rows)[:-1]
     found = distinct(columns["route"])

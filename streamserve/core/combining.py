@@ -149,7 +149,9 @@ def _mean_probability(shares: F64, members: Sequence[MemberRows]) -> Combined | 
     for k, member in enumerate(members):
         if member.probabilities is not None:
             said = _in_columns(member, classes)
-            total[:, :width] += np.where(member.present[:, None], said, 0.0) * shares[:, k : k + 1]
+            if not every(member.present):
+                said = np.where(member.present[:, None], said, 0.0)
+            total[:, :width] += said * shares[:, k : k + 1]
     for place, k in enumerate(labelled):
         column = _columns_of(members, labelled[: place + 1], classes)
         rows = indices(members[k].present)

@@ -13,14 +13,15 @@ class Owned:
 
     def __init__(self) -> None:
         self._since: I64 = np.full(1, _NEVER, np.int64)
+        """The last one stands for every partition beyond."""
 
     def __contains__(self, partition: int) -> bool:
         return 0 <= partition < len(self._since) and bool(self._since[partition] != _NEVER)
 
     def begin(self, partition: int, first_handle: int) -> None:
         """Owned from now on: handles below `first_handle` belong to an earlier ownership."""
-        if partition >= len(self._since):
-            more = np.full(partition + 1 - len(self._since), _NEVER, np.int64)
+        if partition >= len(self._since) - 1:
+            more = np.full(partition + 2 - len(self._since), _NEVER, np.int64)
             self._since = np.concatenate((self._since, more))
         self._since[partition] = first_handle
 
@@ -30,10 +31,10 @@ class Owned:
 
     def has(self, partition: I64) -> Flags:
         """`[n]`: which are owned."""
-        return self.began(partition, np.full(len(partition), _NEVER - 1, np.int64))
+        flags: Flags = self._since.take(partition, mode="clip") != _NEVER
+        return flags
 
     def began(self, partition: I64, handles: I64) -> Flags:
         """`[n]`: which are owned and were begun under the present ownership."""
-        known = np.minimum(partition, len(self._since) - 1)
-        flags: Flags = (self._since[known] <= handles) & (known == partition)
+        flags: Flags = self._since.take(partition, mode="clip") <= handles
         return flags

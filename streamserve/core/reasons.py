@@ -86,6 +86,9 @@ class Missing(_Named):
     NOT_AWAITED = 12  # the answer could no longer change without it
 
 
+#: As a plain number, for columns: numpy asks an enum's member for its array protocols at every comparison.
+PRESENT = int(Missing.PRESENT)
+
 #: Reasons that say: the value itself could not be used. Such a request also gets a dead letter.
 UNUSABLE = frozenset(
     {

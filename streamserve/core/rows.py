@@ -74,9 +74,9 @@ class RowStore:
 def ranges(starts: I64, lengths: I64) -> I64:
     """`start, start + 1, ...` of each range, one after the other. `[n]`, `[n]` -> `[sum(lengths)]`."""
     total = int(lengths.sum())
-    ends = np.cumsum(lengths)
+    ends: I64 = lengths.cumsum()
     steps = np.arange(total, dtype=np.int64)
-    shifted: I64 = steps + np.repeat(starts - (ends - lengths), lengths)
+    shifted: I64 = steps + (starts - (ends - lengths)).repeat(lengths)
     return shifted
 
 
@@ -88,5 +88,5 @@ def span_ms(from_ms: I64, to_ms: int) -> I32:
 def starts_of(lengths: I64) -> I64:
     """`row_starts` of consecutive requests: `[n]` -> `[n + 1]`."""
     starts = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=starts[1:])
+    lengths.cumsum(out=starts[1:])
     return starts

@@ -29,6 +29,7 @@ from streamserve.core.slicing import take_predictions
 from streamserve.core.window import NO_ERROR, Due, Window, bits, member_words
 
 _UNUSABLE = np.array(sorted(UNUSABLE), np.int64)
+_ERROR = int(Outcome.ERROR)
 _REFUSALS = (Missing.ROW_ERROR, Missing.BAD_INPUT)
 
 
@@ -119,9 +120,7 @@ class Settling:
         confidence = self.confidence(weights, combined, members, row_starts)
         complete = (table["chosen"][at] & ~table["present"][at]) == 0
         late = now_ms > table["deadline_ms"][at]
-        outcome = np.where(complete | early, Outcome.OK, Outcome.PARTIAL).astype(np.uint8)
-        reason = np.where(complete, Reason.ALL_ANSWERED, Reason.MEMBERS_MISSING)
-        reason = np.where(early & ~complete, Reason.DECIDED_EARLY, reason).astype(np.uint8)
+        outcome, reason = _story(complete, early)
         low = np.zeros(len(at), np.bool_)
         if rule.confidence_threshold > 0 and rule.has_default:
             low = (confidence < rule.confidence_threshold) & ~late
@@ -170,6 +169,8 @@ class Settling:
         """`[n, models]`: why each chosen member's answer is not there."""
         table = self._window.table
         width = len(self._rules.routes[route].models) if route >= 0 else 0
+        if every(table["chosen"][at] == table["present"][at]):
+            return np.zeros((len(at), width), np.uint8)
         missing: U8 = table["missing"][at][:, :width].copy()
         chosen = bits(table["chosen"][at], width)
         absent = chosen & ~bits(table["present"][at], width) & ~bits(table["failed"][at], width)
@@ -321,7 +322,7 @@ class Settling:
 
     def unusable(self, block: Predictions) -> Flags:
         """Which requests of a block become dead letters too."""
-        flags: Flags = block.outcome == Outcome.ERROR
+        flags: Flags = block.outcome == _ERROR
         if some(flags):
             flags &= np.isin(block.reason, _UNUSABLE)
         return flags
@@ -343,6 +344,17 @@ class Settling:
             details=[block.details.get(i, "") for i in rows],
             stage="aggregator",
         )
+
+
+def _story(complete: Flags, early: Flags) -> tuple[U8, U8]:
+    """Outcomes and reasons of requests that somebody answered."""
+    n = len(complete)
+    if every(complete):
+        return np.full(n, int(Outcome.OK), np.uint8), np.full(n, int(Reason.ALL_ANSWERED), np.uint8)
+    outcome = np.where(complete | early, int(Outcome.OK), int(Outcome.PARTIAL)).astype(np.uint8)
+    reason = np.where(complete, int(Reason.ALL_ANSWERED), int(Reason.MEMBERS_MISSING))
+    reason = np.where(early & ~complete, int(Reason.DECIDED_EARLY), reason)
+    return outcome, reason.astype(np.uint8)
 
 
 def _split_low(block: Predictions, at: I64, low: Flags, rule: Route) -> list[Block]:

@@ -19,14 +19,17 @@ NEVER_MS = 2**63 - 1
 _FIRST_CAPACITY = 1024
 
 
-class Table:
+class Table(dict[str, NDArray[Any]]):
     """Growable columns. `table["name"]` is a view of the live rows; index it with `table.at(handles)`.
+
+    A dict of views, each made when it is first asked for after a change: a hundred look-ups a request cost no call.
 
     columns: name -> dtype, or (dtype, width) for a two-dimensional column.
     lists: names of columns of Python objects.
     """
 
     def __init__(self, columns: Mapping[str, DTypeLike | tuple[DTypeLike, int]], lists: tuple[str, ...] = ()) -> None:
+        super().__init__()
         self.base = 0
         self._start = 0
         self._end = 0
@@ -34,17 +37,13 @@ class Table:
         for name, form in columns.items():
             dtype, shape = (form[0], (_FIRST_CAPACITY, form[1])) if isinstance(form, tuple) else (form, _FIRST_CAPACITY)
             self._arrays[name] = np.zeros(shape, dtype)
-        self._views: dict[str, NDArray[Any]] = {}
-        """Made when first asked for: few events look at every column."""
         self.lists: dict[str, list[Any]] = {name: [] for name in lists}
 
     def __len__(self) -> int:
         return self._end - self._start
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        view = self._views.get(name)
-        if view is None:
-            view = self._views[name] = self._arrays[name][self._start : self._end]
+    def __missing__(self, name: str) -> NDArray[Any]:
+        view = self[name] = self._arrays[name][self._start : self._end]
         return view
 
     @property
@@ -67,7 +66,7 @@ class Table:
         for name, values in self.lists.items():
             values.extend(lists[name])
         self._end += n
-        self._views.clear()
+        self.clear()
         return np.arange(first, first + n, dtype=np.int64)
 
     def drop_front(self, n: int) -> None:
@@ -80,7 +79,7 @@ class Table:
             del values[:n]
         if self._start == self._end:
             self._start = self._end = 0
-        self._views.clear()
+        self.clear()
 
     @property
     def _capacity(self) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from streamserve.core.admission import Admission
 from streamserve.core.codec import InputCodec
 from streamserve.core.desk import ModelRules
-from streamserve.core.effects import Effect, EmitAnswers, Settle
+from streamserve.core.effects import Effect, EmitAnswers
 from streamserve.core.epochs import EpochTable
 from streamserve.core.events import (
     AnswersFetched,
@@ -47,7 +47,7 @@ class FusedStage:
         admission = Admission(rules, epochs)
         self._learns = {route.name for route in rules.routes if route.learns}
         self._epochs = epochs
-        self._worker = WorkerStage(rules, models, codecs, epochs, admission)
+        self._worker = WorkerStage(rules, models, codecs, epochs, admission, settles=False)
         self._aggregator = AggregatorStage(rules, epochs, codecs, admission)
         self._late: dict[int, Answers] = {}
         self._next_late = -1
@@ -84,24 +84,11 @@ class FusedStage:
 
     def _hand_over(self, effects: list[Effect], now_ms: int) -> list[Effect]:
         """The worker's effects, with its answers given to the aggregator instead of the log."""
-        out: list[Effect] = []
-        pending = effects
-        while pending:
-            follow: list[Effect] = []
-            blocks: list[Answers] = []
-            for effect in pending:
-                match effect:
-                    case EmitAnswers():
-                        blocks.append(effect.answers)
-                        follow += self._worker.acknowledged(effect.token)
-                    case Settle():
-                        pass  # the terminal record settles it
-                    case _:
-                        out.append(effect)
-            if blocks:
-                out += self._apply(blocks, now_ms)
-            pending = follow
-        return out
+        blocks = [effect.answers for effect in effects if isinstance(effect, EmitAnswers)]
+        if not blocks:
+            return effects
+        rest = [effect for effect in effects if not isinstance(effect, EmitAnswers)]
+        return rest + self._apply(blocks, now_ms)
 
     def _apply(self, blocks: list[Answers], now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
@@ -136,9 +123,10 @@ class FusedStage:
         return effects
 
     def next_deadline_ms(self) -> int | None:
-        moments = [stage.next_deadline_ms() for stage in (self._worker, self._aggregator)]
-        known = [moment for moment in moments if moment is not None]
-        return min(known) if known else None
+        one, other = self._worker.next_deadline_ms(), self._aggregator.next_deadline_ms()
+        if one is None or other is None:
+            return other if one is None else one
+        return min(one, other)
 
     def commit_metadata(self, partition: int) -> str:
         return self._aggregator.commit_metadata(partition)

@@ -71,8 +71,12 @@ class WorkerStage:
         codecs: Mapping[str, InputCodec],
         epochs: EpochTable,
         admission: Admission | None = None,
+        *,
+        settles: bool = True,
     ) -> None:
+        """`settles` False: its answers are handed over in this process and somebody else settles its requests."""
         self._rules = rules
+        self._settles = settles
         self._epochs = epochs
         self._admission = admission or Admission(rules, epochs)
         self._table = Table(_COLUMNS, lists=("values", "headers", "errors"))
@@ -145,13 +149,6 @@ class WorkerStage:
             self._soonest_is_stale = False
         return self._soonest_ms
 
-    def acknowledged(self, token: int) -> list[Effect]:
-        """What `Produced` leads to where nothing else has happened (fused form: answers need no broker)."""
-        effects: list[Effect] = []
-        self._acknowledge(token, effects)
-        self._drop_done()
-        return effects
-
     def commit_metadata(self, partition: int) -> str:
         return ""
 
@@ -203,7 +200,7 @@ class WorkerStage:
             for bit, _ in self._hosted[route]:
                 waiting += rows & has_bit(choice.chosen, bit)
         kept = indices(waiting > 0)
-        if len(kept) < n:
+        if len(kept) < n and self._settles:
             effects += settles(requests.partition[waiting == 0], requests.offsets[waiting == 0])
         if not len(kept):
             return
@@ -307,6 +304,10 @@ class WorkerStage:
         counted = at[table["waiting"][at] > 0]
         table["waiting"][counted] -= 1
         self._soonest_is_stale = True
+        if not self._settles:
+            effects.append(EmitAnswers(token=-1, answers=answers))
+            self._settle(counted, effects)
+            return
         table["unacked"][counted] += 1
         self._send(counted + table.base, answers, effects)
 
@@ -345,7 +346,8 @@ class WorkerStage:
         if not len(ready):
             return
         table["done"][ready] = True
-        effects += settles(table["partition"][ready], table["offset"][ready])
+        if self._settles:
+            effects += settles(table["partition"][ready], table["offset"][ready])
 
     def _drop_done(self) -> None:
         done = self._table["done"]

@@ -172,8 +172,12 @@ def _story_text(models: tuple[str, ...], story: _Story) -> str:
 
 def _statements(predictions: Predictions) -> list[str]:
     """What is said of one request alone: detail and confidence, each followed by a comma, where there are any."""
-    rounded = np.round(predictions.confidence, _CONFIDENCE_DIGITS)
-    statements = ["" if text == "null" else f'"confidence":{text},' for text in row_texts(rounded)]
+    confidence = predictions.confidence
+    if np.count_nonzero(confidence == 1.0) == len(confidence):  # one model, or all agree
+        statements = ['"confidence":1.0,'] * len(confidence)
+    else:
+        texts = row_texts(confidence.round(_CONFIDENCE_DIGITS))
+        statements = ["" if text == "null" else f'"confidence":{text},' for text in texts]
     for index, detail in predictions.details.items():
         statements[index] += f'"detail":{json_text(detail[:_MAX_DETAIL_CHARACTERS])},'
     return statements
