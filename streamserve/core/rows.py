@@ -47,6 +47,11 @@ class RowStore:
         self.end += n
         return first
 
+    def slice(self, first_row: int, n: int) -> AnyArray:
+        """n consecutive rows, as a view."""
+        start = first_row - self.base
+        return self._rows[start : start + n]
+
     def take(self, first_rows: I64, n_rows: I64) -> AnyArray:
         """The rows of several requests, one after the other; a view where they are consecutive."""
         start = first_rows - self.base

@@ -94,19 +94,11 @@ class Settling:
 
     # -- somebody answered ---------------------------------------------------------------------------------------
 
-    def members(self, at: I64, route: int, row_starts: I64) -> list[tuple[int, MemberRows]]:
-        found = []
-        for bit in range(len(self._rules.routes[route].models)):
-            rows = self._window.member_rows(at, route, bit, row_starts)
-            if rows is not None:
-                found.append((bit, rows))
-        return found
-
     def combined(self, at: I64, route: int, weights: F64) -> tuple[Combined, list[tuple[int, MemberRows]], I64]:
         """The ensemble's answer for requests that each have one, their members' rows, and `row_starts`."""
         n_rows = self._window.table["n_rows"][at]
         row_starts = starts_of(n_rows)
-        members = self.members(at, route, row_starts)
+        members = self._window.members(at, route, row_starts)
         shares = weights[:, [bit for bit, _ in members]]
         if int(row_starts[-1]) != len(at):
             shares = np.repeat(shares, n_rows, axis=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,6 +38,7 @@ class Window:
         self._handles: I64 = np.zeros(0, np.int64)
         self._stores: dict[tuple[int, int], _MemberStore] = {}
         self._forms: dict[tuple[Any, ...], int] = {}
+        self._classes: dict[Hashable, AnyArray] = {}
         self.words: dict[int, dict[int, str]] = {}
         """Handle -> bit -> why that member failed; bit -1: why the request cannot be used."""
 
@@ -49,6 +50,7 @@ class Window:
         columns |= dict.fromkeys(("chosen", "present", "failed"), np.uint64)
         columns |= dict.fromkeys(("stale", "off_epoch", "late_on_arrival", "settled", "done"), np.bool_)
         columns |= {"error": np.int64, "answer_offset": np.int64, "queue_ms": np.int32, "inference_ms": np.int32}
+        columns |= {"reach": np.float64, "early_ms": np.int64}
         columns |= {"missing": (np.uint8, self.width), "row_at": (np.int64, self.width)}
         return columns
 
@@ -198,6 +200,8 @@ class Window:
         table["probability"][to] = theirs.probability[rows][adopt]
         table["stale"][to] = stale[adopt]
         table["off_epoch"][to] = True
+        table["reach"][to] = 0.0
+        table["early_ms"][to] = 0
 
     def _take_ids(self, answers: Answers, at: I64, rows: I64) -> None:
         ids, said = self.table.lists["ids"], answers.ids
@@ -226,7 +230,8 @@ class Window:
         fits = ((known == 0) | (known == n_rows)) & (n_rows > 0) & ((form_known == 0) | (form_known == form))
         store = self._stores.get(member)
         if store is None or (not store.takes(answers) and not self._in_use(member)):
-            store = self._stores[member] = _MemberStore(answers, lambda: self._oldest_needed(member))
+            classes = self._known_classes(answers.classes)
+            store = self._stores[member] = _MemberStore(answers, classes, lambda: self._oldest_needed(member))
         if not store.takes(answers):
             fits[:] = False
         if not every(fits):
@@ -264,27 +269,46 @@ class Window:
         needed = self._needed_rows(member)
         return int(needed.min()) if len(needed) else self._stores[member].end
 
-    def member_rows(self, at: I64, route: int, bit: int, row_starts: I64) -> MemberRows | None:
-        """What one member said of these requests' rows; None if nothing."""
-        table = self.table
-        wanted = (table["chosen"][at] & table["present"][at]) >> np.uint64(bit) & np.uint64(1)
-        has = wanted.astype(np.bool_)
-        if not some(has):
+    def members(self, at: I64, route: int, row_starts: I64) -> list[tuple[int, MemberRows]]:
+        """What each member that answered any of these requests said of their rows, by its bit."""
+        table, width = self.table, len(self.routes[route].models)
+        n, total = len(at), int(row_starts[-1])
+        there = bits(table["chosen"][at] & table["present"][at], width)
+        row_at, n_rows = table["row_at"][at], table["n_rows"][at]
+        # All in one step: sixteen members would be asked one by one otherwise, at every decision.
+        follow = (row_at[1:] - row_at[:-1] == 1).all(axis=0).tolist()
+        everybody = np.ones(total, np.bool_)
+        found = []
+        for bit, answered in enumerate(np.count_nonzero(there, axis=0).tolist()):
+            if not answered:
+                continue
+            store = self._stores[route, bit]
+            if answered == n:
+                if total == n and follow[bit]:
+                    labels, probabilities = store.slice(int(row_at[0, bit]), n)
+                else:
+                    labels, probabilities = store.take(row_at[:, bit], n_rows)
+                rows = MemberRows(present=everybody, labels=labels, probabilities=probabilities, classes=store.classes)
+            else:
+                has = there[:, bit]
+                labels, probabilities = store.take(row_at[has, bit], n_rows[has])
+                present = has if total == n else has.repeat(n_rows)
+                rows = MemberRows(
+                    present=present,
+                    labels=_spread(labels, present),
+                    probabilities=None if probabilities is None else _spread(probabilities, present),
+                    classes=store.classes,
+                )
+            found.append((bit, rows))
+        return found
+
+    def _known_classes(self, classes: AnyArray | None) -> AnyArray | None:
+        """One array for all members that name the same classes: they are then known to be alike at a glance."""
+        if classes is None:
             return None
-        store, n_rows = self._stores[route, bit], table["n_rows"][at]
-        labels, probabilities = store.take(table["row_at"][at[has], bit], n_rows[has])
-        total = int(row_starts[-1])
-        if every(has):
-            return MemberRows(
-                present=np.ones(total, np.bool_), labels=labels, probabilities=probabilities, classes=store.classes
-            )
-        present = has if total == len(at) else np.repeat(has, n_rows)
-        return MemberRows(
-            present=present,
-            labels=_spread(labels, present),
-            probabilities=None if probabilities is None else _spread(probabilities, present),
-            classes=store.classes,
-        )
+        if len(self._classes) > _FEW:  # a model that names other classes in every answer
+            self._classes.clear()
+        return self._classes.setdefault((classes.dtype.str, tuple(classes.tolist())), classes)
 
 
 def _spread(rows: NDArray[_Row], present: Flags) -> NDArray[_Row]:
@@ -296,12 +320,12 @@ def _spread(rows: NDArray[_Row], present: Flags) -> NDArray[_Row]:
 class _MemberStore:
     """Rows of one member: labels and, if it gives them, probabilities."""
 
-    def __init__(self, answers: Answers, oldest_needed: object) -> None:
+    def __init__(self, answers: Answers, classes: AnyArray | None, oldest_needed: Callable[[], int]) -> None:
         assert answers.labels is not None
-        assert callable(oldest_needed)
         self._labels = RowStore(answers.labels, oldest_needed)
         self._probabilities = None if answers.probabilities is None else RowStore(answers.probabilities, oldest_needed)
-        self.classes = answers.classes
+        self.classes = classes
+        self._seen = answers.classes
 
     @property
     def end(self) -> int:
@@ -315,9 +339,14 @@ class _MemberStore:
         if answers.probabilities is not None and self._probabilities is not None:
             if not self._probabilities.takes(answers.probabilities):
                 return False
-            return self.classes is answers.classes or np.array_equal(
-                np.asarray(self.classes), np.asarray(answers.classes)
-            )
+            return self._names(answers.classes)
+        return True
+
+    def _names(self, classes: AnyArray | None) -> bool:
+        """The same classes; a model mostly gives the very same array again."""
+        if classes is not self._seen and not np.array_equal(np.asarray(self.classes), np.asarray(classes)):
+            return False
+        self._seen = classes
         return True
 
     def append(self, answers: Answers) -> int:
@@ -326,6 +355,13 @@ class _MemberStore:
         if self._probabilities is not None and answers.probabilities is not None:
             self._probabilities.append(answers.probabilities)
         return first
+
+    def slice(self, first_row: int, n: int) -> tuple[AnyArray, F64 | None]:
+        """Consecutive rows, as views."""
+        labels = self._labels.slice(first_row, n)
+        if self._probabilities is None:
+            return labels, None
+        return labels, self._probabilities.slice(first_row, n).astype(np.float64, copy=False)
 
     def take(self, first_rows: I64, n_rows: I64) -> tuple[AnyArray, F64 | None]:
         labels = self._labels.take(first_rows, n_rows)

@@ -7,6 +7,7 @@ from streamserve.core.effects import EmitAnswers, RunBatch
 from streamserve.core.events import BatchFinished, Revoked, Tick
 from streamserve.core.messages import Outputs
 from streamserve.core.selection.hedge import Hedge
+from streamserve.core.stages.aggregator import EARLY_WAIT_MS
 from streamserve.core.stages.fused import FusedStage
 from tests.core.kit import (
     CODECS,
@@ -214,8 +215,34 @@ def test_decided_early_when_the_rest_cannot_change_the_answer() -> None:
     rules = app(route(("a@1", "b@1", "c@1")))
     w = world(rules, run=lambda e: held.append(e) if e.model == "c@1" else finished(e))
     w.feed(requests([b"x:1,1"]))
+    assert not w.records
+    w.at(EARLY_WAIT_MS)
     assert w.outcome(0) == ("ok", "decided_early")
     assert len(held) == 1
+
+
+def test_a_member_that_answers_within_the_wait_is_in_the_record() -> None:
+    held: list[RunBatch] = []
+    rules = app(route(("a@1", "b@1", "c@1")))
+    w = world(rules, run=lambda e: held.append(e) if e.model == "c@1" else finished(e))
+    w.feed(requests([b"x:1,1"]))
+    w.at(EARLY_WAIT_MS - 1)
+    w.feed(finished(held.pop()))
+    assert w.outcome(0) == ("ok", "all_answered")
+    assert w.stage.idle
+    assert w.stage.next_deadline_ms() is None
+
+
+def test_what_is_decided_is_no_partial_answer_at_its_deadline() -> None:
+    rules = app(route(("a@1", "b@1", "c@1")), guard_ms=10)
+    held: list[RunBatch] = []
+    w = world(rules, run=held.append)
+    w.feed(requests([b"x:1,1"]))
+    w.at(88)
+    for effect in held[:2]:
+        w.feed(finished(effect))
+    w.at(90)
+    assert w.outcome(0) == ("ok", "decided_early")
 
 
 def test_disagreement_is_not_decided_early() -> None:

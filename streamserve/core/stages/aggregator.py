@@ -3,8 +3,8 @@
 Its own promises:
 
 * every request of an owned partition gets exactly one terminal record, unless its predecessor wrote it;
-* it is emitted when all chosen members have answered, when the answer can no longer change, or at the deadline minus
-  guard, whichever is first;
+* it is emitted when all chosen members have answered, at most `EARLY_WAIT_MS` after the answer can no longer change, or
+  at the deadline minus guard, whichever is first;
 * nothing is emitted after its deadline unless it is marked `late` or is `expired` or `error`; a default is only ever
   given in time;
 * after a takeover no deadline fires before the answers that were in the log have been applied.
@@ -54,6 +54,9 @@ from streamserve.core.window import NO_ERROR, Due, Window, bits
 
 #: Answers that wait for their request; above it the answers topic is paused until the requests have caught up.
 EARLY_LIMIT = 50_000
+#: An answer that can no longer change waits so long for members that are about to answer: they are then in its record,
+#: and a batch is settled in one step instead of one a member.
+EARLY_WAIT_MS = 5
 _FORMS = 1 << 20
 #: Weights sum to about 1.
 _ROUNDING = 1e-9
@@ -87,6 +90,8 @@ class AggregatorStage:
         self._soonest_ms = NEVER_MS
         """No later than the first deadline of an unsettled request; exact unless it is stale."""
         self._soonest_is_stale = False
+        self._early_due_ms: int | None = NEVER_MS
+        """When the first request that was decided early is to be settled; None: to be looked up."""
 
     # -- protocol ------------------------------------------------------------------------------------------------
 
@@ -115,6 +120,8 @@ class AggregatorStage:
             case _:
                 raise TypeError(f"an aggregator stage takes no {type(event).__name__}")
         self._settle_ready(now_ms, effects)
+        if now_ms >= self._first_early_ms():
+            self._settle_early(now_ms, effects)
         self._settle_due(now_ms, effects)
         self._window.drop_done()
         return effects
@@ -128,7 +135,17 @@ class AggregatorStage:
                 self._soonest_ms = self._soonest_deadline([])
                 self._soonest_is_stale = False
             soonest = self._soonest_ms
-        return None if soonest == NEVER_MS else soonest - self._rules.guard_ms
+        due = self._first_early_ms()
+        if soonest != NEVER_MS:
+            due = min(due, soonest - self._rules.guard_ms)
+        return None if due == NEVER_MS else due
+
+    def _first_early_ms(self) -> int:
+        if self._early_due_ms is None:
+            table = self._window.table
+            waiting = table["early_ms"][(table["early_ms"] > 0) & ~table["settled"]]
+            self._early_due_ms = int(waiting.min()) if len(waiting) else NEVER_MS
+        return self._early_due_ms
 
     def _soonest_deadline(self, without: list[int]) -> int:
         table = self._window.table
@@ -179,6 +196,7 @@ class AggregatorStage:
         # Should the partition come back, what becomes of the sends of this ownership is no longer its business.
         self._acks = {token: sent for token, sent in self._acks.items() if len(self._unsettled(sent[0]))}
         self._soonest_is_stale = True
+        self._early_due_ms = None
         self._unpause(effects)
 
     # -- input ---------------------------------------------------------------------------------------------------
@@ -236,6 +254,8 @@ class AggregatorStage:
         for block in joined_answers(blocks):
             known = block.offsets < self._next_request[block.partition]
             self._touched.append(self._window.apply(block, known))
+            if self._early_due_ms != NEVER_MS:  # an answer under another choice may have undone a decision
+                self._early_due_ms = None
             if not every(known):
                 for partition, early in answers_by_partition(take_answers(block, indices(~known))):
                     self._early[partition].append(early)
@@ -270,13 +290,22 @@ class AggregatorStage:
         at = at[~table["settled"][at]]
         heard = table["present"][at] | table["failed"][at]
         complete = ((table["chosen"][at] & ~heard) == 0) | (table["error"][at] != NO_ERROR)
-        early = np.zeros(len(at), np.bool_)
         if not every(complete):
-            open_rows = indices(~complete)
-            early[open_rows] = self._decided(at[open_rows])
-        ready = complete | early
-        if some(ready):
-            self._settle(Due(at=at[ready], early=early[ready] & ~complete[ready]), now_ms, effects)
+            undecided = at[~complete & (table["early_ms"][at] == 0)]
+            decided = undecided[self._decided(undecided)]
+            if len(decided):
+                table["early_ms"][decided] = now_ms + EARLY_WAIT_MS
+                self._early_due_ms = min(self._first_early_ms(), now_ms + EARLY_WAIT_MS)
+        if some(complete):
+            ready = at[complete]
+            self._settle(Due(at=ready, early=np.zeros(len(ready), np.bool_)), now_ms, effects)
+
+    def _settle_early(self, now_ms: int, effects: list[Effect]) -> None:
+        """Requests whose answer can no longer change; when one of them goes, all go."""
+        table = self._window.table
+        at = indices((table["early_ms"] > 0) & ~table["settled"])
+        if len(at):
+            self._settle(Due(at=at, early=np.ones(len(at), np.bool_)), now_ms, effects)
 
     def _decided(self, at: I64) -> Flags:
         """The members still missing cannot change the answer (nor lift it over or under the threshold)."""
@@ -295,7 +324,8 @@ class AggregatorStage:
             waits = bits(table["chosen"][at[mine]] & ~table["failed"][at[mine]], len(route.models)) & ~there
             open_weights = np.where(waits, weights, 0.0)
             left = open_weights.max(axis=1) if route.combine == "best" else open_weights.sum(axis=1)
-            likely = indices((given > left) & there.any(axis=1))
+            # A member can raise the lead by its weight and no more: who cannot be decided yet is not looked at.
+            likely = indices((given > left) & (given + table["reach"][at[mine]] > left) & there.any(axis=1))
             if not len(likely):
                 continue
             rows = at[mine[likely]]
@@ -305,6 +335,7 @@ class AggregatorStage:
                 if len(combined.lead) == len(rows)
                 else np.minimum.reduceat(combined.lead, row_starts[:-1])
             )
+            table["reach"][rows] = lead - given[likely]
             # A tie but for rounding is not decided: the full sum may round to the other side.
             certain = lead > left[likely] + _ROUNDING
             if route.confidence_threshold > 0:
@@ -325,7 +356,7 @@ class AggregatorStage:
                 due &= table["partition"] != partition
         at = indices(due)
         if len(at):
-            self._settle(Due(at=at, early=np.zeros(len(at), np.bool_)), now_ms, effects)
+            self._settle(Due(at=at, early=table["early_ms"][at] > 0), now_ms, effects)
 
     def _settle(self, due: Due, now_ms: int, effects: list[Effect]) -> None:
         table = self._window.table
@@ -340,6 +371,8 @@ class AggregatorStage:
                 self._send(batch, EmitDeadLetters(token=self._token(), letters=letters), effects)
         table["settled"][due.at] = True
         self._soonest_is_stale = True
+        if self._early_due_ms != NEVER_MS:
+            self._early_due_ms = None
 
     # -- sending -------------------------------------------------------------------------------------------------
 
