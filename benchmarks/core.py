@@ -16,7 +16,15 @@ import orjson
 from streamserve.core.desk import ModelRules
 from streamserve.core.effects import Effect, EmitAnswers, EmitPredictions, RunBatch, Settle
 from streamserve.core.epochs import EpochTable
-from streamserve.core.events import AnswersFetched, Assigned, BatchFinished, Produced, RequestsFetched, Resume
+from streamserve.core.events import (
+    AnswersFetched,
+    Assigned,
+    BatchesFinished,
+    BatchFinished,
+    Produced,
+    RequestsFetched,
+    Resume,
+)
 from streamserve.core.ledger import Ledger
 from streamserve.core.messages import Outputs, Requests
 from streamserve.core.routes import AppRules, Route
@@ -76,7 +84,8 @@ class Drive:
         match effect:
             case RunBatch():
                 labels = np.zeros(len(effect.inputs), np.int64)
-                return BatchFinished(batch=effect.batch, outputs=Outputs(labels=labels), duration_ms=1.0)
+                ended = BatchFinished(batch=effect.batch, outputs=Outputs(labels=labels), duration_ms=1.0)
+                return BatchesFinished(batches=(ended,))
             case EmitPredictions():
                 records = encode_predictions(effect.predictions)
                 self.records_out += len(records.values)

@@ -104,6 +104,13 @@ class BatchFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchesFinished:
+    """Model calls that have ended since the last event of this kind."""
+
+    batches: tuple[BatchFinished, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackFetched:
     """Feedback of one partition, in offset order; undecodable records are already dead letters."""
 
@@ -168,7 +175,7 @@ Event = (
     | RawAnswersFetched
     | StatesFetched
     | StatesKnownUntil
-    | BatchFinished
+    | BatchesFinished
     | FeedbackFetched
     | PredictionsFetched
     | OutcomesFetched

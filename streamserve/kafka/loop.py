@@ -16,7 +16,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from streamserve.core.effects import Effect
-from streamserve.core.events import AnswersFetched, Assigned, Drain, Event, RequestsFetched, Resume, Revoked, Tick
+from streamserve.core.events import (
+    AnswersFetched,
+    Assigned,
+    BatchesFinished,
+    BatchFinished,
+    Drain,
+    Event,
+    RequestsFetched,
+    Resume,
+    Revoked,
+    Tick,
+)
 from streamserve.core.ledger import Ledger
 from streamserve.core.messages import DeadLetters, Requests
 from streamserve.core.slicing import joined_requests
@@ -96,7 +107,7 @@ class StageLoop:
         self._limits = limits
         self._perform: Callable[[Effect], None] | None = None
         self._reject: Reject = _cannot_reject
-        self._inbox: deque[Chunk | Event] = deque()
+        self._inbox: deque[Chunk | BatchFinished | Event] = deque()
         self._queued_records = 0
         self._posted = 0
         self._handled = 0
@@ -114,7 +125,8 @@ class StageLoop:
         self._deadline_known = False
         self._requests: list[Requests] = []
         self._answers: list[AnswersFetched] = []
-        """Of the turn that is going on: a small fetch costs a stage nearly as much as a large one."""
+        self._finished: list[BatchFinished] = []
+        """Of the turn that is going on: a small event costs a stage nearly as much as a large one."""
         self._gathered_records = 0
         self._more = False
         """The last turn left something over: the next one follows without a wake-up."""
@@ -142,6 +154,12 @@ class StageLoop:
     def post(self, event: Event) -> None:
         """Queue an event behind everything already there."""
         self._inbox.append(event)
+        self._posted += 1
+        self._wake.set()
+
+    def post_finished(self, batch: BatchFinished) -> None:
+        """A model call has ended: handled together with others of the same turn."""
+        self._inbox.append(batch)
         self._posted += 1
         self._wake.set()
 
@@ -213,6 +231,8 @@ class StageLoop:
             is_last = self._clock.monotonic_ms() >= until
             if isinstance(item, Chunk):
                 self._take(item)
+            elif isinstance(item, BatchFinished):
+                self._finished.append(item)
             else:
                 self._decide()
                 self._apply(item)
@@ -270,7 +290,7 @@ class StageLoop:
             self._decide()
 
     def _decide(self) -> None:
-        """Give the stage what was gathered: requests of all partitions in one event, then answers."""
+        """Give the stage what was gathered: requests of all partitions in one event, answers, ended calls."""
         self._gathered_records = 0
         if self._requests:
             requests, self._requests = self._requests, []
@@ -279,6 +299,9 @@ class StageLoop:
             answers, self._answers = self._answers, []
             positions = {partition: at for event in answers for partition, at in event.positions.items()}
             self._apply(AnswersFetched(blocks=tuple(b for event in answers for b in event.blocks), positions=positions))
+        if self._finished:
+            finished, self._finished = self._finished, []
+            self._apply(BatchesFinished(batches=tuple(finished)))
 
     def _apply(self, event: Event) -> None:
         perform = self._perform
@@ -349,7 +372,7 @@ class StageLoop:
             return
         for partition in gone:
             del self.ledgers[partition]
-        kept: deque[Chunk | Event] = deque()
+        kept: deque[Chunk | BatchFinished | Event] = deque()
         for item in self._inbox:
             if isinstance(item, Chunk) and item.at.partition in gone:
                 self._queued_records -= len(item)

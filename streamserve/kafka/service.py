@@ -261,7 +261,7 @@ class RoleService:
 
     def _batch_finished(self, event: BatchFinished) -> None:
         self.metrics.batch_finished(event)
-        self.loop.post(event)
+        self.loop.post_finished(event)
 
     async def _states_reached(self, partitions: Any) -> None:
         if self.states is not None:

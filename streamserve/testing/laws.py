@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from streamserve.core.effects import Effect, Settle
-from streamserve.core.events import Drain, Event, Produced, ProduceFailed, Revoked, Tick
+from streamserve.core.events import BatchesFinished, BatchFinished, Drain, Event, Produced, ProduceFailed, Revoked, Tick
 from streamserve.core.stage import Stage
 
 Input = tuple[int, int]
@@ -53,7 +53,7 @@ class StageLaws(RuleBasedStateMachine):
         self.open: set[Input] = set()
         self.settled: set[Input] = set()
         self.unacknowledged: dict[int, Effect] = {}
-        self.replies: list[Event] = []
+        self.replies: list[BatchFinished] = []
         self.history: list[tuple[Event, int, list[Effect]]] = []
         self._broken = False
         self._drain_at_end = False
@@ -85,8 +85,8 @@ class StageLaws(RuleBasedStateMachine):
         """Inputs that this emission answers: none of them may be settled before it is acknowledged."""
         return ()
 
-    def reply(self, effect: Effect) -> Event | None:
-        """The event that an effect without a token leads to (`RunBatch` -> `BatchFinished`), given some time later."""
+    def reply(self, effect: Effect) -> BatchFinished | None:
+        """What becomes of a `RunBatch`, given some time later, alone or with others."""
         return None
 
     def acknowledgement(self, token: int, effect: Effect) -> Event:
@@ -147,7 +147,12 @@ class StageLaws(RuleBasedStateMachine):
     @precondition(lambda self: self.replies)
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
-        self.give(self.replies.pop(data.draw(st.integers(0, len(self.replies) - 1))))
+        most = min(3, len(self.replies))
+        ended = [
+            self.replies.pop(data.draw(st.integers(0, len(self.replies) - 1)))
+            for _ in range(data.draw(st.integers(1, most)))
+        ]
+        self.give(BatchesFinished(batches=tuple(ended)))
 
     def teardown(self) -> None:
         if self._broken:
@@ -220,7 +225,7 @@ class StageLaws(RuleBasedStateMachine):
     def _run_dry(self) -> None:
         for _ in range(_MOST_ROUNDS):
             if self.replies:
-                self.give(self.replies.pop(0))
+                self.give(BatchesFinished(batches=(self.replies.pop(0),)))
             elif self.unacknowledged:
                 token = min(self.unacknowledged)
                 self.give(self.acknowledgement(token, self.unacknowledged.pop(token)))

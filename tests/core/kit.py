@@ -11,7 +11,7 @@ from streamserve.core.codec import Decoded, Rows
 from streamserve.core.desk import ModelRules
 from streamserve.core.effects import Effect, EmitAnswers, EmitDeadLetters, EmitPredictions, RunBatch, Settle
 from streamserve.core.epochs import EpochTable
-from streamserve.core.events import Assigned, BatchFinished, Produced, RequestsFetched, Resume
+from streamserve.core.events import Assigned, BatchesFinished, BatchFinished, Produced, RequestsFetched, Resume
 from streamserve.core.messages import Headers, Outputs, Requests
 from streamserve.core.reasons import Reason
 from streamserve.core.routes import AppRules, Route
@@ -137,6 +137,8 @@ class World:
         self._log = 0
 
     def feed(self, event: Any) -> None:
+        if isinstance(event, BatchFinished):
+            event = BatchesFinished(batches=(event,))
         todo = list(self.stage.handle(event, self.now_ms))
         while todo:
             replies = [reply for effect in todo for reply in self._perform(effect)]
@@ -147,7 +149,7 @@ class World:
             case RunBatch():
                 self.batches.append(effect)
                 reply = self.run(effect)
-                return [] if reply is None else [reply]
+                return [] if reply is None else [BatchesFinished(batches=(reply,))]
             case EmitPredictions():
                 block = effect.predictions
                 places = list(zip(block.partition.tolist(), block.offsets.tolist(), strict=True))

@@ -11,7 +11,7 @@ import pytest
 from streamserve.core.batching import Aimd, Arrivals, Auto, CostModel, Fixed, Load, Quantile, hopeless, make_batcher
 from streamserve.core.desk import RETRY_HALVING_MS, Desk, ModelRules
 from streamserve.core.effects import EmitAnswers, RunBatch
-from streamserve.core.events import BatchFinished
+from streamserve.core.events import BatchesFinished, BatchFinished
 from streamserve.core.messages import Outputs
 from streamserve.core.reasons import Missing
 from streamserve.core.stages.worker import WorkerStage
@@ -248,8 +248,8 @@ def test_the_worker_sheds_those_whom_the_floor_would_make_late() -> None:
             done, running = running[1], None
             n = len(done.inputs)
             outputs = Outputs(labels=np.zeros(n))
-            event = BatchFinished(batch=done.batch, outputs=outputs, duration_ms=service_ms(n, calls))
-            effects += stage.handle(event, START_MS + now)
+            ended = BatchFinished(batch=done.batch, outputs=outputs, duration_ms=service_ms(n, calls))
+            effects += stage.handle(BatchesFinished(batches=(ended,)), START_MS + now)
         for effect in effects:
             if isinstance(effect, RunBatch):
                 calls += 1

@@ -17,7 +17,7 @@ from streamserve.core.effects import Effect, EmitAnswers
 from streamserve.core.epochs import EpochTable
 from streamserve.core.events import (
     AnswersFetched,
-    BatchFinished,
+    BatchesFinished,
     Event,
     Produced,
     ProduceFailed,
@@ -62,7 +62,7 @@ class FusedStage:
 
     def _handle(self, event: Event, now_ms: int) -> list[Effect]:
         match event:
-            case BatchFinished():
+            case BatchesFinished():
                 return self._hand_over(self._worker.handle(event, now_ms), now_ms)
             case StatesFetched():
                 self._epochs.apply(event.states)

@@ -22,6 +22,7 @@ from streamserve.core.effects import Count, Effect, EmitAnswers, settles
 from streamserve.core.epochs import EpochTable
 from streamserve.core.events import (
     Assigned,
+    BatchesFinished,
     BatchFinished,
     Drain,
     Event,
@@ -102,8 +103,9 @@ class WorkerStage:
         match event:
             case RequestsFetched():
                 self._take(event.requests, now_ms, effects)
-            case BatchFinished():
-                self._finish(event, now_ms, effects)
+            case BatchesFinished():
+                for batch in event.batches:
+                    self._finish(batch, now_ms, effects)
             case Produced():
                 self._acknowledge(event.token, effects)
             case ProduceFailed():
@@ -266,10 +268,10 @@ class WorkerStage:
         for answered in self._answering.cut(desk, now_ms, self._rules.guard_ms, backlog, effects):
             self._emit(answered, effects)
 
-    def _finish(self, event: BatchFinished, now_ms: int, effects: list[Effect]) -> None:
+    def _finish(self, batch: BatchFinished, now_ms: int, effects: list[Effect]) -> None:
         for desk in self._desks.values():
-            if desk.running is not None and desk.running.number == event.batch:
-                for answered in self._answering.finish(desk, event, now_ms):
+            if desk.running is not None and desk.running.number == batch.batch:
+                for answered in self._answering.finish(desk, batch, now_ms):
                     self._emit(answered, effects)
                 return
 
