@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from streamserve.core.blocks import Answered, Verdict, build_blocks
-from streamserve.core.coalescing import Coalescing, subset
+from streamserve.core.coalescing import Coalescing, SortedOut, subset
 from streamserve.core.codec import InputCodec
 from streamserve.core.decoding import UNDECODED, UNUSABLE_INPUT, InputRows
 from streamserve.core.desk import FAILED_CALLS_LIMIT, SUSPECTS_LIMIT, Batch, Desk
@@ -51,6 +51,7 @@ class Answering:
                 break
             load = desk.load(now_ms, guard_ms, backlog_rows)
             size = desk.batcher.size(load)
+            desk.target_rows = size.target
             desk.go_at_ms = desk.waits_until_ms(size, load.slack_ms, now_ms)
             if desk.go_at_ms is not None:
                 break
@@ -64,10 +65,13 @@ class Answering:
             if len(desk):
                 batch = self._compose(desk, size.rows, size.why, now_ms)
                 answered += self._from_cache(desk, batch, size.why, now_ms, effects)
+        self._count_answered(desk, answered, effects)
+        return answered
+
+    def _count_answered(self, desk: Desk, answered: list[Answered], effects: list[Effect]) -> None:
         if answered:
             n = sum(len(block) for _, block in answered)
             effects.append(Count(what="answered_without_call", label=desk.rules.model, n=n))
-        return answered
 
     def _retry(self, desk: Desk, now_ms: int, guard_ms: int, effects: list[Effect]) -> list[Answered]:
         """Run the next piece of a failed batch, without those for whom nobody waits or who cannot make it any more."""
@@ -201,7 +205,15 @@ class Answering:
     def _run(self, desk: Desk, batch: Batch, why: str, now_ms: int, effects: list[Effect]) -> None:
         desk.running = batch
         desk.called(now_ms)
-        effects.append(RunBatch(batch=batch.number, model=desk.rules.model, inputs=batch.inputs, why=why))
+        effects.append(
+            RunBatch(
+                batch=batch.number,
+                model=desk.rules.model,
+                inputs=batch.inputs,
+                why=why,
+                target_rows=desk.target_rows,
+            )
+        )
 
     # -- cache ---------------------------------------------------------------------------------------------------
 
@@ -211,16 +223,38 @@ class Answering:
             self._run(desk, batch, why, now_ms, effects)
             return []
         sorted_out = self._coalescing.sort_out(desk.rules, batch)
-        for label, n in (("hit", sorted_out.hits), ("coalesced", sorted_out.followers), ("miss", len(sorted_out.lead))):
-            if n:
-                effects.append(Count(what="cache", label=label, n=n))
-        answered: list[Answered] = []
-        for rows, outputs in sorted_out.known:
-            known = subset(batch, rows, batch.number)
-            answered += self._build(desk, known, Verdict(missing=np.zeros(len(rows), np.uint8), outputs=outputs))
+        answered = self._answer_known(desk, batch, sorted_out, effects)
         if len(sorted_out.lead):
             part = replace(subset(batch, sorted_out.lead, batch.number), keys=sorted_out.keys)
             self._run(desk, part, why, now_ms, effects)
+        return answered
+
+    def look_up(self, desk: Desk, handles: I64, now_ms: int, effects: list[Effect]) -> list[Answered]:
+        """Requests that came while a call is under way: what is known need not wait for its end."""
+        answered = self._answer_unusable(desk, handles, now_ms)
+        handles = handles[desk.queues(handles)]
+        groups = self._table["group"][self._table.at(handles)]
+        for group in distinct(groups):
+            mine = handles[groups == group]
+            at = self._table.at(mine)
+            n_rows = self._table["n_rows"][at]
+            inputs = self._inputs.rows(group, self._table["first_row"][at], n_rows)
+            batch = self._batch(mine, n_rows, inputs, "cache", now_ms)
+            sorted_out = self._coalescing.sort_out(desk.rules, batch, leads=False)
+            gone = [rows for rows, _ in sorted_out.known] + [sorted_out.followers]
+            desk.remove(mine[np.concatenate(gone)])
+            answered += self._answer_known(desk, batch, sorted_out, effects)
+        self._count_answered(desk, answered, effects)
+        return answered
+
+    def _answer_known(self, desk: Desk, batch: Batch, found: SortedOut, effects: list[Effect]) -> list[Answered]:
+        for label, n in (("hit", found.hits), ("coalesced", len(found.followers)), ("miss", len(found.lead))):
+            if n:
+                effects.append(Count(what="cache", label=label, n=n))
+        answered: list[Answered] = []
+        for rows, outputs in found.known:
+            known = subset(batch, rows, batch.number)
+            answered += self._build(desk, known, Verdict(missing=np.zeros(len(rows), np.uint8), outputs=outputs))
         return answered
 
     def _with_followers(self, desk: Desk, batch: Batch, verdict: Verdict) -> tuple[Batch, I64]:

@@ -44,6 +44,8 @@ class Size:
 
     rows: int
     why: str
+    target: int
+    """What it would have been had more been queued."""
 
 
 class Batcher(Protocol):
@@ -131,13 +133,14 @@ class Auto:
             return _first(load, self._max)
         floor = self._floor(load)
         fits = cost.rows_within(load.slack_ms)
+        target = max(1, min(max(fits, floor), self._max))
         if fits >= self._max and load.queued_rows >= self._max:
-            return Size(rows=self._max, why="cap")
+            return Size(rows=self._max, why="cap", target=target)
         if load.queued_rows <= max(fits, floor):
-            return Size(rows=max(1, min(load.queued_rows, self._max)), why="drained")
+            return Size(rows=max(1, min(load.queued_rows, self._max)), why="drained", target=target)
         if fits >= floor:
-            return Size(rows=max(1, min(fits, self._max)), why="slack")
-        return Size(rows=floor, why="floor")
+            return Size(rows=max(1, min(fits, self._max)), why="slack", target=target)
+        return Size(rows=floor, why="floor", target=target)
 
     def _floor(self, load: Load) -> int:
         """The smallest batch whose throughput meets the demand, but never one that takes half the budget."""
@@ -275,8 +278,8 @@ def hopeless(slacks_ms: F64, rows: int, predict_ms: Callable[[int], float]) -> i
 
 def _up_to(cap: int, load: Load, why: str) -> Size:
     if load.queued_rows < cap:
-        return Size(rows=max(1, load.queued_rows), why="drained")
-    return Size(rows=cap, why=why)
+        return Size(rows=max(1, load.queued_rows), why="drained", target=cap)
+    return Size(rows=cap, why=why, target=cap)
 
 
 def _first(load: Load, cap: int) -> Size:

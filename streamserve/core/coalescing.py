@@ -26,7 +26,8 @@ class SortedOut:
     keys: tuple[Hashable, ...]
     """Of `lead`."""
     hits: int
-    followers: int
+    followers: I64
+    """Those that wait for an equal input's call."""
 
 
 class Coalescing:
@@ -36,10 +37,12 @@ class Coalescing:
         self._caches: dict[str, ResultCache] = {}
         self._followers: dict[Hashable, list[int]] = {}
 
-    def sort_out(self, rules: ModelRules, batch: Batch) -> SortedOut:
+    def sort_out(self, rules: ModelRules, batch: Batch, *, leads: bool = True) -> SortedOut:
+        """`leads` False: nothing of it is to run now; what is neither known nor under way is left out."""
         cache = self._caches.setdefault(rules.model, ResultCache(rules.cache_bytes))
         hits: list[tuple[int, CachedRows]] = []
         lead: list[int] = []
+        followers: list[int] = []
         keys: list[Hashable] = []
         starts = starts_of(batch.n_rows)
         for i in range(len(batch)):
@@ -49,7 +52,8 @@ class Coalescing:
                 hits.append((i, known))
             elif key in self._followers:
                 self._followers[key].append(int(batch.handles[i]))
-            else:
+                followers.append(i)
+            elif leads:
                 self._followers[key] = []
                 keys.append(key)
                 lead.append(i)
@@ -58,7 +62,7 @@ class Coalescing:
             lead=np.array(lead, np.int64),
             keys=tuple(keys),
             hits=len(hits),
-            followers=len(batch) - len(hits) - len(lead),
+            followers=np.array(followers, np.int64),
         )
 
     def remember(self, model: str, batch: Batch, outputs: Outputs | None, good: Flags) -> None:

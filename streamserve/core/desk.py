@@ -11,7 +11,7 @@ import numpy as np
 
 from streamserve.core.batching import Arrivals, Batcher, Load, Size, hopeless, make_batcher
 from streamserve.core.fast import some
-from streamserve.core.messages import I64, AnyArray, Outputs
+from streamserve.core.messages import I64, AnyArray, Flags, Outputs
 from streamserve.core.table import Table
 
 #: Single requests that fail one after the other, with no call going well in between: the model, not the requests.
@@ -77,6 +77,8 @@ class Desk:
         self.rows_taken: dict[int, int] = {}
         self.go_at_ms: int | None = None
         """When a short batch that waits is to go."""
+        self.target_rows = 0
+        """What the batcher would have taken for the newest call, had there been more."""
         self._last_call_ms: int | None = None
 
     def __len__(self) -> int:
@@ -163,6 +165,10 @@ class Desk:
             for handle in handles.tolist():
                 self.rows_taken.pop(handle, None)
                 self.parts.pop(handle, None)
+
+    def queues(self, handles: I64) -> Flags:
+        """`[n]`: which of these are queued."""
+        return np.isin(handles, self._queue)
 
     def head(self, n: int) -> I64:
         """The first n queued requests."""

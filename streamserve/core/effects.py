@@ -23,6 +23,8 @@ class RunBatch:
     """`[n, ...]`"""
     why: str
     """What decided the size: `floor`, `slack`, `cap`, `drained`, ... (a metric label)."""
+    target_rows: int = 0
+    """What the size would have been, had more been queued."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -127,6 +127,12 @@ class RoleMetrics:
         self._batch_size = Histogram(
             "streamserve_batch_size", "Rows of a model call", ["model"], buckets=_SIZES, registry=registry
         )
+        self._batch_target = Gauge(
+            "streamserve_batch_target_size",
+            "Rows that the newest model call might have had, had as many been queued",
+            ["model"],
+            registry=registry,
+        )
         self._batches = Counter(
             "streamserve_batches", "Model calls by what decided their size", ["model", "why"], registry=registry
         )
@@ -179,6 +185,7 @@ class RoleMetrics:
         self._read: Tally[At] = Tally()
         self._named: Tally[tuple[str, str]] = Tally()
         self._begun: list[tuple[str, int, str]] = []
+        self._targets: dict[str, int] = {}
         self._ended: list[_Ended] = []
         self._blocks: defaultdict[tuple[str, tuple[str, ...]], list[Predictions]] = defaultdict(list)
         self._kept_records = 0
@@ -202,6 +209,7 @@ class RoleMetrics:
         size = len(effect.inputs)
         self._calls[effect.batch] = effect.model
         self._begun.append((effect.model, size, effect.why))
+        self._targets[effect.model] = effect.target_rows
         self._recent.batches[effect.model] = (size, effect.why)
 
     def batch_finished(self, event: BatchFinished) -> None:
@@ -242,6 +250,8 @@ class RoleMetrics:
         self._count_predictions()
 
     def _count_calls(self) -> None:
+        for model, target in self._targets.items():
+            self._batch_target.labels(model).set(target)
         begun, self._begun = self._begun, []
         for model, size, why in begun:
             self._batch_size.labels(model).observe(size)

@@ -116,6 +116,21 @@ def test_hits_of_one_batch_are_one_record_and_keep_their_rows() -> None:
     assert len({id(w.records[0, i][0]) for i in (5, 6, 8)}) == 1
 
 
+def test_what_is_known_does_not_wait_for_the_call_that_is_under_way() -> None:
+    held: list[RunBatch] = []
+    w = world(held.append)
+    w.feed(requests([b":1,1"], headers=ASK))
+    w.feed(finished(held[0]))
+    w.feed(requests([b":2,2"], first=1, headers=ASK))  # keeps the model busy
+    w.feed(requests([b":1,1", b":3,3", b"junk", b":2,2"], first=2, headers=ASK))
+    assert w.labels(2) == [1]
+    assert w.outcome(4)[0] == "error"
+    assert (0, 3) not in w.records
+    w.feed(finished(held[1]))
+    assert w.labels(1) == w.labels(5) == [2]  # the repeat followed the call that was under way
+    assert held[2].inputs.tolist() == [[3.0, 3.0]]
+
+
 def test_followers_outlive_a_leader_that_is_revoked() -> None:
     held: list[RunBatch] = []
     w = world(held.append)

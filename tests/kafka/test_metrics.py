@@ -78,11 +78,12 @@ def test_a_histogram_filled_in_bulk_is_that_of_single_observations() -> None:
 
 def test_model_calls_are_counted_with_what_decided_their_size() -> None:
     metrics = RoleMetrics("worker", "app")
-    metrics.batch(RunBatch(batch=1, model="a@1", inputs=np.ones((8, 2)), why="cap"))
+    metrics.batch(RunBatch(batch=1, model="a@1", inputs=np.ones((8, 2)), why="cap", target_rows=8))
     metrics.batch_finished(BatchFinished(batch=1, outputs=Outputs(labels=np.ones(8), metrics={"x": 2.0})))
-    metrics.batch(RunBatch(batch=2, model="a@1", inputs=np.ones((1, 2)), why="slack"))
+    metrics.batch(RunBatch(batch=2, model="a@1", inputs=np.ones((1, 2)), why="slack", target_rows=6))
     metrics.batch_finished(BatchFinished(batch=2, outputs=None, error="it broke"))
     assert value(metrics, "streamserve_batches_total", model="a@1", why="cap") == 1
+    assert value(metrics, "streamserve_batch_target_size", model="a@1") == 6
     assert value(metrics, "streamserve_batches_failed_total", model="a@1") == 1
     assert value(metrics, "streamserve_model_metric", model="a@1", name="x") == 2
     assert metrics.status(0)["batches"] == {"a@1": {"size": 1, "why": "slack"}}

@@ -233,7 +233,7 @@ class WorkerStage:
             },
         )
         self._soonest_ms = min(self._soonest_ms, int(self._table["deadline_ms"][-len(kept) :].min()))
-        self._queue(handles, now_ms)
+        self._queue(handles, now_ms, effects)
 
     def _skip_answered(self, requests: Requests, live: Flags) -> None:
         """Requests that have their terminal record from before this ownership are not run again."""
@@ -248,18 +248,21 @@ class WorkerStage:
             else:
                 live[mine] &= ~np.isin(offsets, skip)
 
-    def _queue(self, handles: I64, now_ms: int) -> None:
+    def _queue(self, handles: I64, now_ms: int, effects: list[Effect]) -> None:
         table = self._table
         at = table.at(handles)
         routes, chosen = table["route"][at], table["chosen"][at]
         for route in distinct(routes):
-            mine = routes == route
+            on_route = routes == route
             for bit, desk in self._hosted[route]:
-                wanted = mine & has_bit(chosen, bit)
-                if every(wanted):
-                    desk.add(handles, now_ms)
-                elif some(wanted):
-                    desk.add(handles[wanted], now_ms)
+                wanted = on_route & has_bit(chosen, bit)
+                if not some(wanted):
+                    continue
+                mine = handles if every(wanted) else handles[wanted]
+                desk.add(mine, now_ms)
+                if desk.running is not None and desk.rules.cache_bytes:
+                    for answered in self._answering.look_up(desk, mine, now_ms, effects):
+                        self._emit(answered, effects)
 
     # -- model calls ---------------------------------------------------------------------------------------------
 
