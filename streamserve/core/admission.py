@@ -109,7 +109,7 @@ class Admission:
     def _choose(self, requests: Requests, route: I64, mask: np.ndarray) -> Choice:
         n = len(requests)
         first = int(route[0]) if n else -1
-        if first >= 0 and every(route == first) and not some(mask):
+        if first >= 0 and every(route == first) and not some(mask != 0):
             return self._epochs.choose(first, requests.partition, requests.offsets, requests.append_ms)
         choice = Choice(
             chosen=mask.copy(),

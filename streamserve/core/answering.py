@@ -400,7 +400,7 @@ class Answering:
         """Reason and words of values that no model can use."""
         table = self._table
         errors: dict[int, tuple[int, str]] = {}
-        if not some(missing):
+        if not some(missing != PRESENT):
             return errors
         for i in indices(missing == Missing.BAD_INPUT).tolist():
             at = int(handles[i]) - table.base

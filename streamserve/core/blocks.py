@@ -85,7 +85,7 @@ def build_blocks(
 
 
 def _rows_of(outputs: Outputs | None, starts: I64, n_rows: I64, whole: bool) -> tuple[AnyArray | None, F64 | None]:
-    if outputs is None or not some(n_rows):
+    if outputs is None or not some(n_rows > 0):
         return None, None
     if whole and int(n_rows.sum()) == len(outputs.labels):
         return outputs.labels, outputs.probabilities

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from streamserve.core.fast import constant, highest, lowest
 from streamserve.core.messages import F64, I64, INITIAL_EPOCH, U64, Choice
 from streamserve.core.records import StateRecord
 from streamserve.core.routes import AppRules, Route
@@ -57,12 +58,12 @@ class EpochTable:
         table = self._routes[route]
         if not len(offsets):
             return _choice_of_none()
-        first_ms, last_ms = int(append_ms.min()), int(append_ms.max())
+        first_ms, last_ms = lowest(append_ms), highest(append_ms)
         low, high = table.index_at(first_ms), table.index_at(last_ms)
         if low == high:
             distribution, epoch = table.state(low)
             chosen, probability = pick(distribution, partition, offsets, table.salt)
-            epochs = np.full(len(offsets), epoch, np.int64)
+            epochs = constant(len(offsets), epoch)
         else:
             chosen, probability, epochs = table.choose_each(partition, offsets, append_ms)
         return Choice(
@@ -170,7 +171,7 @@ class _RouteStates:
         """Where the state in force is not known for certain: too new, or older than what is remembered."""
         from_ms = self._step_ms[0] if self._cut else _NEVER_MS
         if not self.route.learns or (first_ms >= from_ms and last_ms <= known_ms):
-            return np.zeros(len(append_ms), np.bool_)
+            return constant(len(append_ms), 0, "bool")
         return (append_ms > known_ms) | (append_ms < from_ms)
 
     def at_epoch(self, epoch: int) -> Distribution:
@@ -193,5 +194,5 @@ def _choice_of_none() -> Choice:
         chosen=np.empty(0, np.uint64),
         probability=np.empty(0, np.int64),
         epoch=np.empty(0, np.int64),
-        stale=np.empty(0, np.bool_),
+        stale=np.empty(0, "bool"),
     )

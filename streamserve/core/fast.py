@@ -1,11 +1,12 @@
 """Small questions to columns, asked in the way that is cheap for one row as for thousands.
 
-At low rates a stage handles one request at a time, and what each question costs at all is what counts: `count_nonzero`
-answers in a fifth of the time of `ndarray.any`, a comparison spares most sorts.
+At low rates a stage handles one request at a time, and what each question costs at all is what counts: looking for a
+byte answers in a fifteenth of the time of `ndarray.any`, a comparison spares most sorts.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,38 @@ from numpy.typing import NDArray
 from streamserve.core.messages import I64, U64, Flags
 
 
-def some(flags: NDArray[np.bool_] | NDArray[Any]) -> bool:
+def some(flags: Flags) -> bool:
     """At least one is set."""
-    return bool(np.count_nonzero(flags))
+    return 1 in flags.tobytes()
 
 
-def every(flags: NDArray[np.bool_] | NDArray[Any]) -> bool:
+def every(flags: Flags) -> bool:
     """None is unset; true of nothing."""
-    return bool(np.count_nonzero(flags) == flags.size)
+    return 0 not in flags.tobytes()
+
+
+def constant(n: int, value: int, dtype: str = "int64") -> NDArray[Any]:
+    """`[n]`, all the same, and not to be written to: small ones are shared."""
+    return _shared_constant(n, value, dtype) if n <= _FEW else _constant(n, value, dtype)
+
+
+def _constant(n: int, value: int, dtype: str) -> NDArray[Any]:
+    column = np.full(n, value, dtype)
+    column.flags.writeable = False
+    return column
+
+
+_shared_constant = lru_cache(maxsize=4096)(_constant)
+
+
+def lowest(values: NDArray[Any]) -> int:
+    """The least of a `[n]` column of integers, n at least 1."""
+    return int(values[0]) if len(values) == 1 else int(values.min())
+
+
+def highest(values: NDArray[Any]) -> int:
+    """The greatest of a `[n]` column of integers, n at least 1."""
+    return int(values[0]) if len(values) == 1 else int(values.max())
 
 
 def indices(flags: NDArray[np.bool_]) -> I64:
@@ -29,6 +54,7 @@ def indices(flags: NDArray[np.bool_]) -> I64:
     return flags.nonzero()[0]
 
 
+_FEW = 16
 _BITS = [np.uint64(1 << bit) for bit in range(64)]
 
 
@@ -40,8 +66,9 @@ def has_bit(masks: U64, bit: int) -> Flags:
 
 def distinct(values: NDArray[Any]) -> list[int]:
     """The different values of a `[n]` column of integers, in order."""
-    if not len(values):
-        return []
+    if len(values) <= 1:
+        alone: list[int] = values.tolist()
+        return alone
     if every(values == values[0]):
         return [int(values[0])]
     found: list[int] = np.unique(values).tolist()

@@ -46,7 +46,7 @@ FETCH_RECORDS = 500
 _FETCH_TIMEOUT_MS = 1_000
 #: Re-arming below this would spin, should a stage break law 1.
 _LEAST_WAIT_MS = 1.0
-#: An acknowledgement only settles: it may wait this long for other work, so that it costs no turn of its own.
+#: What only settles or only opens may wait this long for other work, so that it costs no turn of its own.
 _QUIET_WAIT_S = 0.005
 #: How often a loop that may not act looks whether it may again.
 _HELD_WAIT_S = 0.01
@@ -71,6 +71,8 @@ class Wiring:
     """Topic -> event of one chunk; None where nothing in it concerns the stage."""
     rejecting: Mapping[str, Callable[[Chunk, Reject], Event]] = field(default_factory=dict)
     """The same for topics of which some records are dead letters before the stage sees them."""
+    quiet: frozenset[str] = frozenset()
+    """Topics whose records may wait a little for other work: alone they lead to nothing that hurries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +169,9 @@ class StageLoop:
         """The same for what may wait a little: handled with whatever comes next, or after 5 ms."""
         self._inbox.append(event)
         self._posted += 1
+        self._wake_quietly()
+
+    def _wake_quietly(self) -> None:
         if self._quiet is None and not self._wake.is_set():
             self._quiet = asyncio.get_running_loop().call_later(_QUIET_WAIT_S, self._quiet_over)
 
@@ -194,7 +199,10 @@ class StageLoop:
                 self._posted += 1
                 self._queued_records += len(chunk)
             if chunks:
-                self._wake.set()
+                if all(chunk.at.topic in self._wiring.quiet for chunk in chunks):
+                    self._wake_quietly()
+                else:
+                    self._wake.set()
                 if self._queued_records > self._limits.most_records:
                     self._room.clear()
 

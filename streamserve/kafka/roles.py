@@ -133,6 +133,7 @@ async def run_aggregate(settings: Settings, start: Start = Start()) -> None:
             driving=topics.requests,
             events={topics.requests: intake.requests_event},
             rejecting={topics.answers: intake.answers_event},
+            quiet=frozenset({topics.requests}),  # their answers come later
         ),
         plan=_plan(
             settings,

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import numpy as np
+import pytest
 
 from streamserve.core.effects import Count, Effect
 from streamserve.core.events import Event, Produced, RequestsFetched, Resume, Revoked, Tick
@@ -87,10 +88,10 @@ def event_of(part: Chunk) -> Event:
     )
 
 
-def loop_of(stage: Recorder, limits: Limits | None = None) -> StageLoop:
+def loop_of(stage: Recorder, limits: Limits | None = None, wiring: Wiring | None = None) -> StageLoop:
     loop = StageLoop(
         stage=stage,
-        wiring=Wiring(driving=TOPIC, events={TOPIC: event_of}),
+        wiring=wiring or Wiring(driving=TOPIC, events={TOPIC: event_of}),
         clock=BrokerClock(),
         metrics=RoleMetrics("test", "a"),
         limits=limits or Limits(),
@@ -184,6 +185,28 @@ async def test_fetching_stops_above_the_bound_and_goes_on_below() -> None:
         await until(lambda: source.given == 20 and loop.queued_records == 0)
 
 
+async def test_what_is_open_is_bounded_and_only_the_driving_source_waits() -> None:
+    stage, source, other = Recorder(), Fetches(), Fetches()
+    loop = loop_of(stage, Limits(most_open=100, resume_open=50))
+    loop.begin({0: Resume(position=0)})
+    for start in range(0, 120, 20):
+        source.chunks.put_nowait(chunk(start, 20))
+    tasks = [asyncio.create_task(loop.drain(source, driving=True)), asyncio.create_task(loop.drain(other))]
+    async with turning(loop):
+        await until(lambda: loop.open_requests == 120)
+        for start in range(120, 240, 20):  # one fetch may have been under way
+            source.chunks.put_nowait(chunk(start, 20))
+            other.chunks.put_nowait(chunk(start, 20, partition=9))
+        await until(lambda: other.given == 6)
+        await asyncio.sleep(0.02)  # an absence cannot be observed: give it the chance to be wrong
+        assert source.given < 12
+        loop.ledgers[0].settle(np.arange(240))
+        loop.wake()
+        await until(lambda: source.given == 12)
+    for task in tasks:
+        task.cancel()
+
+
 async def test_what_is_queued_of_a_lost_partition_is_forgotten() -> None:
     stage, source = Recorder(), Fetches()
     loop = loop_of(stage)
@@ -239,6 +262,33 @@ async def test_what_may_wait_is_handled_with_what_comes_next_or_alone_after_a_li
         loop.post_quietly(Produced(token=3))
         await until(lambda: len(stage.seen) == 3)
     assert [event.token for event in stage.seen if isinstance(event, Produced)] == [1, 2, 3]
+
+
+QUIET = Wiring(driving=TOPIC, events={TOPIC: event_of}, quiet=frozenset({TOPIC}))
+
+
+async def test_records_of_a_quiet_topic_wait_for_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamserve.kafka.loop._QUIET_WAIT_S", 600.0)
+    stage, source = Recorder(), Fetches()
+    loop = loop_of(stage, wiring=QUIET)
+    loop.begin({0: Resume(position=0)})
+    async with turning(loop, source):
+        loop.post(Produced(token=0))
+        await until(lambda: "Produced" in stage.kinds())  # nothing is left that wakes it
+        source.chunks.put_nowait(chunk(0, 5))
+        await until(lambda: loop.queued_records == 5)
+        loop.post(Produced(token=1))
+        await until(lambda: stage.kinds()[-1] == "Produced" and "RequestsFetched" in stage.kinds())
+    assert stage.kinds()[-2:] == ["RequestsFetched", "Produced"]
+
+
+async def test_records_of_a_quiet_topic_are_handled_alone_after_a_little() -> None:
+    stage, source = Recorder(), Fetches()
+    loop = loop_of(stage, wiring=QUIET)
+    loop.begin({0: Resume(position=0)})
+    async with turning(loop, source):
+        source.chunks.put_nowait(chunk(0, 5))
+        await until(lambda: "RequestsFetched" in stage.kinds())
 
 
 async def test_records_below_the_position_are_shown_and_not_opened() -> None:

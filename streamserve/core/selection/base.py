@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from streamserve.core.fast import constant
 from streamserve.core.messages import F64, I64, PROBABILITY_ONE, U64
 from streamserve.core.records import OutcomeRecord
 
@@ -92,7 +93,7 @@ def pick(distribution: Distribution, partition: I64, offsets: I64, salt: int) ->
     """Masks and exact probabilities of n requests under one distribution: inverse-CDF on a hashed draw."""
     if len(distribution.masks) == 1:
         n = len(offsets)
-        return np.full(n, distribution.masks[0], np.uint64), np.full(n, PROBABILITY_ONE, np.int64)
+        return constant(n, int(distribution.masks[0]), "uint64"), constant(n, PROBABILITY_ONE)
     edges = np.cumsum(distribution.probabilities)
     index = np.searchsorted(edges, draw(partition, offsets, salt), side="right")
     return distribution.masks[index], distribution.probabilities[index]

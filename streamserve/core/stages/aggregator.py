@@ -13,7 +13,7 @@ Its own promises:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from streamserve.core.events import (
     StatesKnownUntil,
     Tick,
 )
-from streamserve.core.fast import distinct, every, indices, some
+from streamserve.core.fast import distinct, every, indices, lowest, some
 from streamserve.core.messages import I64, Answers, Flags, Requests
 from streamserve.core.owned import Owned
 from streamserve.core.routes import AppRules
@@ -78,6 +78,7 @@ class AggregatorStage:
         self._window = Window(rules.routes, rules.max_deadline_ms)
         self._settling = Settling(rules, self._window, epochs, codecs)
         self._owned: dict[int, Ownership] = {}
+        self._catching_up: set[int] = set()
         self._open = Owned()
         self._next_request: I64 = np.zeros(1, np.int64)
         """By partition: one past the last request taken."""
@@ -127,12 +128,11 @@ class AggregatorStage:
         return effects
 
     def next_deadline_ms(self) -> int | None:
-        catching_up = [partition for partition, owner in self._owned.items() if owner.catching_up]
-        if catching_up:
-            soonest = self._soonest_deadline(catching_up)
+        if self._catching_up:
+            soonest = self._soonest_deadline(self._catching_up)
         else:
             if self._soonest_is_stale:
-                self._soonest_ms = self._soonest_deadline([])
+                self._soonest_ms = self._soonest_deadline(())
                 self._soonest_is_stale = False
             soonest = self._soonest_ms
         due = self._first_early_ms()
@@ -147,12 +147,12 @@ class AggregatorStage:
             self._early_due_ms = int(waiting.min()) if len(waiting) else NEVER_MS
         return self._early_due_ms
 
-    def _soonest_deadline(self, without: list[int]) -> int:
+    def _soonest_deadline(self, without: Collection[int]) -> int:
         table = self._window.table
         waiting = ~table["settled"]
         for partition in without:
             waiting &= table["partition"] != partition
-        return int(table["deadline_ms"][waiting].min()) if some(waiting) else NEVER_MS
+        return lowest(table["deadline_ms"][waiting]) if some(waiting) else NEVER_MS
 
     def commit_metadata(self, partition: int) -> str:
         """Where a new owner reads answers from, and from where it looks for what is already answered."""
@@ -180,6 +180,9 @@ class AggregatorStage:
 
     def _assign(self, partition: int, resume: Resume) -> None:
         self._owned[partition] = Ownership(resume)
+        self._catching_up.discard(partition)
+        if self._owned[partition].catching_up:
+            self._catching_up.add(partition)
         self._open.begin(partition, 0)
         if partition >= len(self._next_request):
             self._next_request = np.append(self._next_request, np.zeros(partition + 1, np.int64))
@@ -189,6 +192,7 @@ class AggregatorStage:
     def _revoke(self, event: Revoked, effects: list[Effect]) -> None:
         for partition in event.partitions:
             self._owned.pop(partition, None)
+            self._catching_up.discard(partition)
             self._open.end(partition)
             for block in self._early.pop(partition, ()):
                 self._early_rows -= len(block)
@@ -216,7 +220,7 @@ class AggregatorStage:
             table = self._window.table
             at = table.at(handles)
             deadline = table["deadline_ms"][at]
-            self._soonest_ms = min(self._soonest_ms, int(deadline.min()))
+            self._soonest_ms = min(self._soonest_ms, lowest(deadline))
             table["late_on_arrival"][at] = deadline - self._rules.guard_ms <= now_ms
             if admitted.errors:
                 self._touched.append(handles[table["error"][at] != NO_ERROR])
@@ -246,6 +250,8 @@ class AggregatorStage:
             owner = self._owned.get(partition)
             if owner is not None:
                 owner.answers_at = max(owner.answers_at, position)
+                if not owner.catching_up:
+                    self._catching_up.discard(partition)
         if self._early_rows > EARLY_LIMIT and not self._paused:
             self._paused = True
             effects.append(Pause(source="answers", partitions=tuple(self._owned)))
@@ -351,9 +357,8 @@ class AggregatorStage:
         due = ~table["settled"] & (table["deadline_ms"] - self._rules.guard_ms <= now_ms)
         if not some(due):
             return
-        for partition, owner in self._owned.items():
-            if owner.catching_up:
-                due &= table["partition"] != partition
+        for partition in self._catching_up:
+            due &= table["partition"] != partition
         at = indices(due)
         if len(at):
             self._settle(Due(at=at, early=table["early_ms"][at] > 0), now_ms, effects)
