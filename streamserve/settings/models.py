@@ -195,7 +195,7 @@ class RouteSettings(_Section):
     )
     decide_early: Flag = Field(
         default=True,
-        description="Answer as soon as the members still missing cannot change the answer. "
+        description="Answer at most 5 ms after the members still missing cannot change the answer any more. "
         "Their answers still reach the learner.",
     )
     probabilities: Flag = Field(
