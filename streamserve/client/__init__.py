@@ -11,7 +11,7 @@ from streamserve.client.failures import PredictionFailed, UnusableInput
 from streamserve.client.prediction import Prediction
 from streamserve.client.stream import PredictionStream
 from streamserve.client.submitted import Submitted
-from streamserve.client.sync import SyncClient, SyncSubmitted
+from streamserve.client.sync import SyncClient, SyncPredictionStream, SyncSubmitted
 from streamserve.client.targets import RouteHint
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "RouteHint",
     "Submitted",
     "SyncClient",
+    "SyncPredictionStream",
     "SyncSubmitted",
     "UnusableInput",
 ]

@@ -251,8 +251,8 @@ class Client:
     def predictions(self, *, mine: bool = False, max_waiting: int = 10_000) -> PredictionStream:
         """Terminal records from now on, for `async for`: all of the app, or (`mine`) only this client's requests'.
 
-        Each ref comes once. It ends when it or the client is closed. `max_waiting`: records kept while they are not
-        taken; beyond it the oldest are lost, and the iteration says so.
+        Each ref comes once. It ends when it or the client is closed, with what waits to be taken then. `max_waiting`:
+        records kept while they are not taken; beyond it the oldest are lost, and the iteration says so.
         """
         self._check_running()
         stream = PredictionStream(mine=mine, max_waiting=max_waiting, closed=self._forget)
@@ -377,7 +377,7 @@ class Client:
             highest_seen=self._matcher.highest_seen(submitted.partition),
             reading_trouble=self._reading_trouble,
         )
-        return await timed_out(submitted, around, self._lookups)
+        return await timed_out(submitted, around, None if self._running is None else self._lookups)
 
 
 def _feedback_sent(partition: int, batch: list[_Feedback], ack: Ack) -> None:

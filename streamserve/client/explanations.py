@@ -33,8 +33,8 @@ class Surroundings:
     """Why the client cannot read predictions; empty: it can."""
 
 
-async def timed_out(submitted: Submitted, around: Surroundings, lookups: ClientLookups) -> PredictionTimeout:
-    """The error that says where the request was last seen."""
+async def timed_out(submitted: Submitted, around: Surroundings, lookups: ClientLookups | None) -> PredictionTimeout:
+    """The error that says where the request was last seen. `lookups` None: the client is closed, nothing is asked."""
     ref = submitted.ref
     named = f"request {ref or ''}".strip() + (f" (id {submitted.id!r})" if submitted.id is not None else "")
     budget = submitted.wait_ms - around.grace_ms
@@ -48,11 +48,13 @@ async def timed_out(submitted: Submitted, around: Surroundings, lookups: ClientL
     at = datetime.fromtimestamp(submitted.append_ms / 1000, UTC).isoformat(timespec="milliseconds")
     seen = f"appended to {around.requests}, partition {submitted.partition}, offset {submitted.offset}, at {at}"
     answers = _answers_since(submitted, around)
-    try:
-        async with asyncio.timeout(_ASK_S):
-            readers = await _readers(submitted, around, lookups)
-    except (BrokerError, TimeoutError) as error:
-        readers = f"the broker at {around.address} does not say who reads it ({error or 'no answer in time'})"
+    readers = "who reads it was not asked, as the client is closed"
+    if lookups is not None:
+        try:
+            async with asyncio.timeout(_ASK_S):
+                readers = await _readers(submitted, around, lookups)
+        except (BrokerError, TimeoutError) as error:
+            readers = f"the broker at {around.address} does not say who reads it ({error or 'no answer in time'})"
     trouble = (
         f" This client cannot read {around.predictions}: {around.reading_trouble}." if around.reading_trouble else ""
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -15,11 +16,12 @@ from streamserve.client.prediction import Prediction
 from streamserve.client.stream import PredictionStream
 from streamserve.client.submitted import Submitted
 from streamserve.client.targets import RouteHint
-from streamserve.errors import StreamserveError
+from streamserve.errors import ShuttingDown, StreamserveError
 
 _END_S = 1.0
 
 _Result = TypeVar("_Result")
+_Ask = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
 
 
 class SyncClient:
@@ -131,7 +133,7 @@ class SyncClient:
         async def submitted() -> Submitted:
             return self._client.submit(x, route=route, deadline_ms=deadline_ms, key=key, id=id)
 
-        return SyncSubmitted(self._do(submitted()), self._do)
+        return SyncSubmitted(self._do(submitted()), self._ask)
 
     def predict(
         self,
@@ -158,32 +160,13 @@ class SyncClient:
         inputs = list(xs)
         return self._do(self._client.predict_many(inputs, route=route, deadline_ms=deadline_ms, key=key, ids=ids))
 
-    def predictions(self, *, mine: bool = False, max_waiting: int = 10_000) -> Iterator[Prediction]:
-        """As `Client.predictions`, from this call on; ends when the client is closed, with what was not taken."""
+    def predictions(self, *, mine: bool = False, max_waiting: int = 10_000) -> SyncPredictionStream:
+        """As `Client.predictions`, for `for`."""
 
         async def stream() -> PredictionStream:
             return self._client.predictions(mine=mine, max_waiting=max_waiting)
 
-        return self._iterate(self._do(stream()))
-
-    def _iterate(self, stream: PredictionStream) -> Iterator[Prediction]:
-        async def following() -> Prediction | None:
-            return await anext(stream, None)
-
-        try:
-            while (prediction := self._do_unless_closed(following())) is not None:
-                yield prediction
-        finally:
-            self._do_unless_closed(stream.aclose())
-
-    def _do_unless_closed(self, work: Coroutine[Any, Any, _Result]) -> _Result | None:
-        """As `_do`; None once the client is closed, also where that happens on another thread in between."""
-        try:
-            return self._do(work)
-        except StreamserveError:
-            if self._loop is None:
-                return None
-            raise
+        return SyncPredictionStream(self._do(stream()), self._ask, self._leave)
 
     def feedback(
         self,
@@ -202,13 +185,39 @@ class SyncClient:
         with self._lock:
             if self._loop is None:
                 work.close()
-                raise StreamserveError(f"this client of app {self._client.app} does not run: use it inside `with`")
+                raise _NotRunning(f"this client of app {self._client.app} does not run: use it inside `with`")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def _ask(self, ask: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+        """As `_do`; once the client is closed, what had come by then is still to be had.
+
+        Raises ShuttingDown where that is not so.
+        """
+        thread = self._thread
+        try:
+            return self._do(ask())
+        except _NotRunning:
+            if thread is None:
+                raise
+            thread.join()  # another thread may be closing it just now: until it has, answers come
+        with self._lock:
+            return _at_once(ask())
+
+    def _leave(self, stream: PredictionStream) -> None:
+        """Nobody has this stream any longer. Waits for nothing: the garbage collector asks for it, on any thread."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # closed in between
+                loop.call_soon_threadsafe(lambda: _at_once(stream.aclose()))
+
+
+class _NotRunning(StreamserveError):
+    """The client was not started, or was closed."""
 
 
 async def _ended() -> None:
@@ -221,11 +230,58 @@ async def _ended() -> None:
         await asyncio.gather(*late, return_exceptions=True)
 
 
+def _at_once(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run what has nothing to wait for. Raises ShuttingDown where it has."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: _Result = end.value
+        return result
+    work.close()
+    raise ShuttingDown("the client was closed before that was known")
+
+
+class SyncPredictionStream:
+    """An iterator of `Prediction`, for a program without an event loop. Made by `SyncClient.predictions`.
+
+    It is as `PredictionStream`: what waits when it or the client is closed can still be taken, and it may be iterated
+    further after an error. A stream that nobody has any longer is closed.
+    """
+
+    def __init__(self, stream: PredictionStream, ask: _Ask, leave: Callable[[PredictionStream], None]) -> None:
+        self._stream, self._ask, self._leave = stream, ask, leave
+
+    def __del__(self) -> None:
+        self._leave(self._stream)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Prediction:
+        prediction: Prediction | None = self._ask(self._following)
+        if prediction is None:
+            raise StopIteration
+        return prediction
+
+    async def _following(self) -> Prediction | None:
+        return await anext(self._stream, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """As `PredictionStream.aclose`."""
+        self._ask(self._stream.aclose)
+
+
 class SyncSubmitted:
     """A request on its way, for a program without an event loop. Made by `SyncClient.submit`."""
 
-    def __init__(self, submitted: Submitted, do: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._submitted, self._do = submitted, do
+    def __init__(self, submitted: Submitted, ask: _Ask) -> None:
+        self._submitted, self._ask = submitted, ask
 
     @property
     def id(self) -> str | None:
@@ -244,10 +300,10 @@ class SyncSubmitted:
 
     def acknowledged(self) -> str:
         """As `Submitted.acknowledged`."""
-        ref: str = self._do(self._submitted.acknowledged())
+        ref: str = self._ask(self._submitted.acknowledged)
         return ref
 
     def prediction(self) -> Prediction:
-        """As `Submitted.prediction`."""
-        prediction: Prediction = self._do(self._submitted.prediction())
+        """As `Submitted.prediction`, also when the client is closed by now."""
+        prediction: Prediction = self._ask(self._submitted.prediction)
         return prediction

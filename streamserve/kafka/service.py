@@ -23,6 +23,7 @@ from streamserve.kafka.perform import Encoders, Performer, Topics
 from streamserve.kafka.ports import At, Columns, GroupReader, LogLookups, LogReader, LogWriter, Record
 from streamserve.kafka.runner import ModelRunner
 from streamserve.kafka.states import StatesFollower
+from streamserve.kafka.tasks import ended
 from streamserve.runtimes.base import Runtime
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ _log = logging.getLogger(__name__)
 #: A stop takes at most this long, so that SIGTERM to exit stays within 10 s.
 DRAIN_FINISH_MS = 5_000
 _RETRACT_S = 1.0
+_END_S = 1.0
 LIVENESS_MS = 10_000
 _PULSE_S = 1.0
 #: The collector would walk every record of a fetch again and again.
@@ -210,10 +212,12 @@ class RoleService:
 
     async def _end_tasks(self) -> None:
         self.loop.stop()
-        for task in self._tasks.values():
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=1.0)
+        try:
+            async with asyncio.timeout(_END_S):
+                await asyncio.gather(*(ended(task) for task in self._tasks.values()))
+        except TimeoutError:
+            late = [name for name, task in self._tasks.items() if not task.done()]
+            _log.warning("%s: parts %s of the process have not ended in %.0f s", self.role.name, late, _END_S)
 
     async def _drain(self) -> None:
         """Stop fetching, finish, abort the rest with a reason, commit, leave."""

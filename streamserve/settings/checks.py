@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import PurePath
 
 from streamserve.errors import ConfigError
-from streamserve.settings import plugins
+from streamserve.settings import plugins, schema
 from streamserve.settings.lines import KeyPath
 from streamserve.settings.mistakes import Mistake, did_you_mean, dotted, listing
 from streamserve.settings.policies import BUILT_IN
@@ -176,7 +176,8 @@ def _broker(config: RawConfig) -> Iterator[Mistake]:
         for key in needed:
             if (*client, key) not in config:
                 words = f"broker.client.{key} is missing; security_protocol = {protocol} needs it"
-                yield Mistake(path=(*client, "security_protocol"), words=words)
+                allowed = schema.allowed(schema.node_at((*client, key)) or {})
+                yield Mistake(path=(*client, "security_protocol"), words=f"{words}; allowed: {allowed}")
     if (*client, "ssl_keyfile") in config and (*client, "ssl_certfile") not in config:
         yield Mistake(path=(*client, "ssl_keyfile"), words="broker.client.ssl_keyfile needs ssl_certfile")
 

@@ -21,7 +21,7 @@ def encoded(**more: object) -> Prediction:
     """One request of two rows, written by the server's encoder and read by the client."""
     n = 1
     columns: dict[str, object] = {
-        "partition": 3,
+        "partition": np.full(n, 3, np.int64),
         "route": "digits",
         "models": MODELS,
         "offsets": np.array([41], np.int64),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from streamserve.client import Client, Prediction, SyncClient, SyncSubmitted
-from streamserve.errors import ShuttingDown, StreamserveError, TopicsDiffer
+from streamserve.errors import PredictionTimeout, ShuttingDown, StreamserveError, TopicsDiffer
 from streamserve.testing.log import MemoryLog
 from tests.client.conftest import APP, MemoryApp
 
@@ -179,6 +179,77 @@ def test_an_iteration_may_be_left(app: MemoryApp) -> None:
             assert isinstance(prediction, Prediction)
             break
         assert sent.prediction().ref == sent.ref
+
+
+def test_what_waits_when_the_client_is_closed_can_still_be_taken(app: MemoryApp) -> None:
+    with face(app) as client:
+        streams = [client.predictions(), client.predictions(mine=True)]
+        refs = [answered(client, app).ref for _ in range(2)]
+    assert [[prediction.ref for prediction in stream] for stream in streams] == [refs, refs]
+    assert [list(stream) for stream in streams] == [[], []]
+
+
+def test_what_waits_when_a_stream_is_closed_can_still_be_taken(app: MemoryApp) -> None:
+    with face(app) as client:
+        with client.predictions() as stream:
+            refs = [answered(client, app).ref for _ in range(2)]
+        answered(client, app)
+        assert [prediction.ref for prediction in stream] == refs
+
+
+def test_an_iteration_goes_on_after_it_has_told_what_was_lost(app: MemoryApp) -> None:
+    with face(app) as client:
+        streams = [client.predictions(max_waiting=2) for _ in range(2)]
+        refs = [answered(client, app).ref for _ in range(3)]
+        with pytest.raises(StreamserveError, match="1 predictions were lost to this iteration"):
+            next(streams[0])
+        assert [next(streams[0]).ref, next(streams[0]).ref] == refs[1:]
+    with pytest.raises(StreamserveError, match="1 predictions were lost to this iteration"):
+        next(streams[1])
+    assert [prediction.ref for prediction in streams[1]] == refs[1:]
+
+
+def test_a_stream_that_nobody_has_is_closed(app: MemoryApp) -> None:
+    with face(app) as client:
+        for _ in range(2):
+            stream = client.predictions()
+            answered(client, app)
+            next(stream)
+            del stream
+        client.submit([1]).acknowledged()  # what was asked of the loop before has been done
+        assert client._client._streams == []
+
+
+def test_what_was_known_of_a_request_can_still_be_asked_when_the_client_is_closed(app: MemoryApp) -> None:
+    with SyncClient.of(Client(app=APP, log=app, grace_ms=0)) as client:
+        done, other, late = (client.submit([1], deadline_ms=ms) for ms in (10_000, 10_000, 1))
+        mine = client.predictions(mine=True)
+        app_answer(client, app, done)
+        assert next(mine).ref == done.ref
+        with pytest.raises(PredictionTimeout):
+            late.prediction()
+    assert (done.prediction().ref, done.acknowledged()) == (done.ref, done.ref)
+    with pytest.raises(ShuttingDown, match=f"before request {other.ref} was answered"):
+        other.prediction()
+    with pytest.raises(PredictionTimeout, match=r"not answered within 1 ms .* who reads it was not asked"):
+        late.prediction()
+    assert {sent.acknowledged() for sent in (done, other, late)} == {done.ref, other.ref, late.ref}
+
+
+def test_closing_on_the_way_to_an_answer_is_told_as_to_those_who_wait(app: MemoryApp) -> None:
+    with face(app, Interrupted) as client:
+        sent = client.submit([1])
+        client.armed = True
+        with pytest.raises(ShuttingDown, match=r"before request .* was answered"):
+            sent.prediction()
+
+
+def answered(client: SyncClient, app: MemoryApp) -> SyncSubmitted:
+    """A request whose answer has come."""
+    sent = client.submit([1])
+    app_answer(client, app, sent)
+    sent.prediction()
+    return sent
 
 
 def app_answer(client: SyncClient, app: MemoryApp, sent: SyncSubmitted) -> None:

@@ -21,6 +21,7 @@ from streamserve.kafka.ownership import Plan
 from streamserve.kafka.perform import Encoders, Topics
 from streamserve.kafka.ports import At, Chunk, Columns, Committed, Record
 from streamserve.kafka.service import Clients, Role, RoleService
+from streamserve.kafka.tasks import ended
 from streamserve.testing.log import MemoryGroupReader, MemoryLog, MemoryLookups, MemoryReader, MemoryWriter
 
 TOPICS = Topics(
@@ -129,9 +130,13 @@ ENCODERS = Encoders(
 
 
 def service_on(
-    log: MemoryLog, stage: CopyStage, lease_ms: int = 6_000, lookups: MemoryLookups | None = None
+    log: MemoryLog,
+    stage: CopyStage,
+    lease_ms: int = 6_000,
+    lookups: MemoryLookups | None = None,
+    reader: type[MemoryGroupReader] = MemoryGroupReader,
 ) -> tuple[RoleService, MemoryWriter, MemoryGroupReader]:
-    group = MemoryGroupReader(log, topic=TOPICS.requests, group="a.terminal")
+    group = reader(log, topic=TOPICS.requests, group="a.terminal")
     writer = MemoryWriter(log)
     role = Role(
         name="copy",
@@ -216,6 +221,43 @@ async def test_drain_finishes_what_is_open_and_commits() -> None:
         writer.release()
         await asyncio.wait_for(task, WAIT_S)
     assert committed(log) == {0: 1}
+
+
+class SwallowingReader(MemoryGroupReader):
+    """Returns where it is cancelled, as a `wait_for` does whose end the cancellation meets; so many times."""
+
+    swallows = 2  # that of the drain, and one more
+
+    async def fetch(self, *, max_records: int, timeout_ms: int) -> list[Chunk]:
+        try:
+            return await super().fetch(max_records=max_records, timeout_ms=timeout_ms)
+        except asyncio.CancelledError:
+            if not self.swallows:
+                raise
+            self.swallows -= 1
+            return []
+
+
+async def test_a_part_that_swallows_its_cancellation_has_ended_when_the_process_has() -> None:
+    service, _, _ = service_on(MemoryLog(dict.fromkeys(ALL, 1)), CopyStage(), reader=SwallowingReader)
+    before = asyncio.all_tasks()
+    async with running(service) as task:
+        (part,) = (part for part in asyncio.all_tasks() - before - {task} if part.get_name() == "fetch")
+    has_ended = part.done()
+    await ended(part)
+    assert has_ended
+
+
+async def test_a_part_that_never_ends_is_named_and_holds_up_no_stop(caplog: pytest.LogCaptureFixture) -> None:
+    service, _, group = service_on(MemoryLog(dict.fromkeys(ALL, 1)), CopyStage(), reader=SwallowingReader)
+    assert isinstance(group, SwallowingReader)
+    group.swallows = 1_000
+    before = asyncio.all_tasks()
+    async with asyncio.timeout(WAIT_S), running(service) as task:
+        (part,) = (part for part in asyncio.all_tasks() - before - {task} if part.get_name() == "fetch")
+    group.swallows = 0
+    await ended(part)
+    assert "copy: parts ['fetch'] of the process have not ended in 1 s" in caplog.text
 
 
 async def test_a_new_owner_skips_what_was_answered_and_not_committed() -> None:

@@ -52,3 +52,9 @@ def test_sasl_without_its_parts_is_refused() -> None:
         "broker.client.sasl_mechanism",
         "broker.client.sasl_username",
     ]
+
+
+@pytest.mark.parametrize(("old", "new"), [('"PLAIN"', '"OAUTHBEARER"'), ('sasl_mechanism = "PLAIN", ', "")])
+def test_without_a_mechanism_that_is_one_they_are_named(old: str, new: str) -> None:
+    told = [words for words in refused(changed(old, new, SECURE)) if "broker.client.sasl_mechanism" in words]
+    assert [words.split("; allowed: ")[1] for words in told] == ['"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"']
