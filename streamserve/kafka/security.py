@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import logging
+import os
 import ssl
+import sys
+from importlib.metadata import EntryPoint
 from typing import Any
+
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import SaslAuthenticationFailed
 
 from streamserve.errors import ConfigError
 from streamserve.settings import ClientSettings
+
+_log = logging.getLogger(__name__)
 
 
 def connection_options(client: ClientSettings) -> dict[str, Any]:
     """Keyword arguments of every aiokafka client, but the address. Holds secrets: never for a log.
 
-    Raises `ConfigError`, without quoting a secret, where a certificate or its key cannot be read, or Kerberos lacks its
-    package.
+    Raises `ConfigError`, without quoting a secret, where a certificate or its key cannot be read, Kerberos lacks its
+    package, or the function for tokens cannot be imported.
     """
     options: dict[str, Any] = {"client_id": client.client_id, "security_protocol": client.security_protocol}
     if client.security_protocol.startswith("SASL"):
@@ -27,9 +37,36 @@ def connection_options(client: ClientSettings) -> dict[str, Any]:
             "sasl_kerberos_service_name": client.sasl_kerberos_service_name,
             "sasl_kerberos_domain_name": client.sasl_kerberos_domain_name,
         }
+        if client.sasl_mechanism == "OAUTHBEARER":
+            options["sasl_oauth_token_provider"] = _Tokens(client.sasl_token_function or "")
     if client.security_protocol.endswith("SSL"):
         options["ssl_context"] = _tls(client)
     return options
+
+
+class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
+    """Tokens of a function of the user's."""
+
+    def __init__(self, path: str) -> None:
+        self._named = f"[broker.client] sasl_token_function = {path!r}"
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        try:
+            self._function = EntryPoint(name="", value=path, group="").load()
+        except Exception as broken:
+            raise ConfigError(f"{self._named} cannot be imported: {broken!r}") from broken
+
+    async def token(self) -> str:
+        """Raises SaslAuthenticationFailed where there is none: after that the client tries again."""
+        try:
+            token = await asyncio.to_thread(self._function)
+            if isinstance(token, str) and token:
+                return token
+            why = f"returned no text, but {type(token).__name__}"
+        except Exception as error:  # noqa: BLE001  (anything but an error of Kafka would end the client's tasks)
+            why = f"raised {error!r}"
+        _log.warning("%s %s: no connection to the broker without a token", self._named, why)
+        raise SaslAuthenticationFailed(f"{self._named} {why}")
 
 
 def _tls(client: ClientSettings) -> ssl.SSLContext:

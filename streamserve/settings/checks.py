@@ -17,6 +17,8 @@ from streamserve.settings.policies import BUILT_IN
 from streamserve.settings.raw import RawConfig
 
 _HEARTBEATS_A_SESSION = 3
+_PASSWORD_KEYS = ("sasl_username", "sasl_password")
+_SASL_KEYS = {"GSSAPI": (), "OAUTHBEARER": ("sasl_token_function",)}
 
 
 def cross_checks(config: RawConfig) -> list[Mistake]:
@@ -170,10 +172,8 @@ def _broker(config: RawConfig) -> Iterator[Mistake]:
         words = f"app.replication = {replication} is above broker.nodes of our own Kafka; allowed: up to {nodes}"
         yield Mistake(path=("app", "replication"), words=words)
     if protocol.startswith("SASL"):
-        needed = ["sasl_mechanism"]
-        if config.text("broker", "client", "sasl_mechanism") != "GSSAPI":
-            needed += ["sasl_username", "sasl_password"]
-        for key in needed:
+        mechanism = config.text("broker", "client", "sasl_mechanism") or ""
+        for key in ("sasl_mechanism", *_SASL_KEYS.get(mechanism, _PASSWORD_KEYS)):
             if (*client, key) not in config:
                 words = f"broker.client.{key} is missing; security_protocol = {protocol} needs it"
                 allowed = schema.allowed(schema.node_at((*client, key)) or {})

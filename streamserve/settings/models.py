@@ -85,7 +85,7 @@ class ClientSettings(_Section):
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         default="PLAINTEXT", description="How to speak to the broker."
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] | None = Field(
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"] | None = Field(
         default=None, description="Needed with `SASL_*`."
     )
     sasl_username: Text | None = Field(default=None, description="For PLAIN and SCRAM.")
@@ -93,6 +93,13 @@ class ClientSettings(_Section):
     sasl_kerberos_service_name: Text = Field(default="kafka", description="For GSSAPI.")
     sasl_kerberos_domain_name: Text | None = Field(
         default=None, description="For GSSAPI; left out: the broker's host name."
+    )
+    sasl_token_function: Text | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="For OAUTHBEARER: called without arguments, on a thread, for each connection; returns the text of "
+        "a token that is valid now. Found from the working folder, as models are.",
+        json_schema_extra={WORDS: "`package.module:function` in quotes"},
     )
     ssl_cafile: Path | None = Field(
         default=None, description="Trusted certificate authorities (PEM); left out: the system's."

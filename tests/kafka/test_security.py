@@ -3,11 +3,14 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import ssl
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
 
 from streamserve.errors import ConfigError
 from streamserve.kafka.security import connection_options
@@ -58,10 +61,53 @@ def test_kerberos_without_its_package_is_said() -> None:
         connection_options(settings(security_protocol="SASL_PLAINTEXT", sasl_mechanism="GSSAPI"))
 
 
-def test_every_client_takes_the_options() -> None:
-    options = connection_options(
-        settings(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p")
+@pytest.fixture
+def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's module in the working folder."""
+    (tmp_path / "tokens_of_ours.py").write_text("def good(): return 'abc'\ndef bad(): return 1 / 0\ndef none(): ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def oauth(function: str) -> dict[str, Any]:
+    return connection_options(
+        settings(security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER", sasl_token_function=function)
     )
+
+
+@pytest.mark.usefixtures("tokens")
+def test_a_token_is_what_the_users_function_returns() -> None:
+    assert asyncio.run(oauth("tokens_of_ours:good")["sasl_oauth_token_provider"].token()) == "abc"
+
+
+@pytest.mark.usefixtures("tokens")
+@pytest.mark.parametrize(("name", "why"), [("bad", "raised ZeroDivisionError"), ("none", "returned no text")])
+def test_a_function_without_a_token_is_named_and_asked_again(
+    name: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    function = f"tokens_of_ours:{name}"
+    with pytest.raises(KafkaError, match=f"sasl_token_function = '{function}' {why}"):  # others end the client's tasks
+        asyncio.run(oauth(function)["sasl_oauth_token_provider"].token())
+    assert f"'{function}' {why}" in caplog.text
+
+
+@pytest.mark.usefixtures("tokens")
+@pytest.mark.parametrize("function", ["tokens_of_ours:missing", "no_such_module:good"])
+def test_a_function_that_is_not_there_is_named(function: str) -> None:
+    with pytest.raises(ConfigError, match=f"sasl_token_function = '{function}' cannot be imported"):
+        oauth(function)
+
+
+@pytest.mark.usefixtures("tokens")
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"sasl_mechanism": "PLAIN", "sasl_username": "u", "sasl_password": "p"},
+        {"sasl_mechanism": "OAUTHBEARER", "sasl_token_function": "tokens_of_ours:good"},
+    ],
+)
+def test_every_client_takes_the_options(mechanism: dict[str, str]) -> None:
+    options = connection_options(settings(security_protocol="SASL_SSL", **mechanism))
 
     async def build() -> None:
         for client in (AIOKafkaConsumer(**options), AIOKafkaAdminClient(**options)):

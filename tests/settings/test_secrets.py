@@ -54,7 +54,20 @@ def test_sasl_without_its_parts_is_refused() -> None:
     ]
 
 
-@pytest.mark.parametrize(("old", "new"), [('"PLAIN"', '"OAUTHBEARER"'), ('sasl_mechanism = "PLAIN", ', "")])
+@pytest.mark.parametrize(("old", "new"), [('"PLAIN"', '"NTLM"'), ('sasl_mechanism = "PLAIN", ', "")])
 def test_without_a_mechanism_that_is_one_they_are_named(old: str, new: str) -> None:
     told = [words for words in refused(changed(old, new, SECURE)) if "broker.client.sasl_mechanism" in words]
-    assert [words.split("; allowed: ")[1] for words in told] == ['"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"']
+    mechanisms = '"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"'
+    assert [words.split("; allowed: ")[1] for words in told] == [mechanisms]
+
+
+def test_a_bearer_of_tokens_needs_their_function_and_no_password() -> None:
+    bearer = 'sasl_mechanism = "OAUTHBEARER"'
+    text = changed('sasl_mechanism = "PLAIN", sasl_username = "me", sasl_password = "hunter2"', bearer, SECURE)
+    (told,) = refused(text)
+    assert "broker.client.sasl_token_function is missing" in told
+    function = changed(bearer, f'{bearer}, sasl_token_function = "ours.tokens:fresh"', text)
+    assert parse_settings(function, "x").broker.client.sasl_token_function == "ours.tokens:fresh"
+    (told,) = refused(changed("ours.tokens:fresh", "eyJhbGciOi", function))
+    assert "allowed: `package.module:function`" in told
+    assert "eyJ" not in told
