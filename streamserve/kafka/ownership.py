@@ -23,6 +23,7 @@ from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.loop import StageLoop
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import At, Committed, GroupReader, LogLookups, LogReader
+from streamserve.kafka.tasks import ended
 
 _log = logging.getLogger(__name__)
 
@@ -104,8 +105,7 @@ class Ownership:
         """Finish, commit, forget: one deadline for all of it."""
         until_ms = self._clock.monotonic_ms() + self._plan.revoke_budget_ms
         if self._takeover is not None:
-            self._takeover.cancel()
-            await asyncio.wait([self._takeover])
+            await ended(self._takeover)
             self._takeover = None
         numbers = [at.partition for at in partitions]
         await self.give_up(numbers, until_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from streamserve.core.effects import (
@@ -27,9 +27,11 @@ from streamserve.core.events import Event, Produced, ProduceFailed
 from streamserve.core.fast import distinct, indices
 from streamserve.core.ledger import Ledger
 from streamserve.core.messages import I64, Answers, DeadLetters, Predictions
+from streamserve.core.reasons import Outcome, Reason
 from streamserve.core.records import FeedbackForward, OutcomeRecord, StateRecord
 from streamserve.core.slicing import answers_by_partition
 from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.codecs.encoded import EncodedRecords
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import Ack, At, Columns, GroupReader, LogReader, LogWriter, Record, RecordColumns
 from streamserve.kafka.runner import ModelRunner
@@ -59,7 +61,7 @@ class Encoders:
     """Core messages to records."""
 
     answers: Callable[[Answers], RecordColumns]
-    predictions: Callable[[Predictions], RecordColumns]
+    predictions: Callable[[Predictions], EncodedRecords]
     dead_letters: Callable[[DeadLetters], RecordColumns]
     outcome: Callable[[OutcomeRecord], Record]
     state: Callable[[StateRecord], Record]
@@ -108,6 +110,15 @@ def _by_partition(partition: I64, records: RecordColumns) -> list[tuple[int, Rec
     return parts
 
 
+def _as_written(block: Predictions, too_large: list[int]) -> Predictions:
+    """A block with the outcomes that its records have."""
+    if not too_large:
+        return block
+    outcome, reason = block.outcome.copy(), block.reason.copy()
+    outcome[too_large], reason[too_large] = Outcome.ERROR, Reason.OUTPUT_TOO_LARGE
+    return replace(block, outcome=outcome, reason=reason)
+
+
 class Performer:
     """Performs effects in order; reports back through `post`."""
 
@@ -150,8 +161,8 @@ class Performer:
                 self._metrics.batch(effect)
                 self._run(effect)
             case EmitPredictions():
-                self._metrics.predictions(effect.predictions)
                 records = self._encoders.predictions(effect.predictions)
+                self._metrics.predictions(_as_written(effect.predictions, records.too_large))
                 parts = _by_partition(effect.predictions.partition, records)
                 topic = self._topics.predictions
                 self._send(effect.token, {At(topic, partition): part for partition, part in parts})

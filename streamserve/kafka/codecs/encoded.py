@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -13,6 +13,8 @@ class EncodedRecords:
     values: list[bytes | None]
     headers: list[list[tuple[str, bytes | None]]]
     """Lists, not tuples: aiokafka's builder takes nothing else."""
+    too_large: list[int] = field(default_factory=list)
+    """Those that took too many bytes and say so instead of what they were to say."""
 
     def __len__(self) -> int:
         return len(self.values)

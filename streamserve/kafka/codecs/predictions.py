@@ -210,6 +210,7 @@ def _replace_too_large(records: EncodedRecords, predictions: Predictions, max_by
         size = _size(records, index)
         if size <= max_bytes:
             continue
+        records.too_large.append(index)
         ref = format_ref(int(predictions.partition[index]), int(predictions.offsets[index]))
         text = predictions.ids[index]
         words = f"the prediction takes {size} bytes; a record may have {max_bytes}"
