@@ -223,7 +223,7 @@ class RoleService:
         """Stop fetching, finish, abort the rest with a reason, commit, leave."""
         started_ms = self.clock.monotonic_ms()
         _log.info("%s: stopping", self.role.name)
-        await ended(self._tasks["fetch"])
+        self._tasks["fetch"].cancel()
         self.loop.begin_drain()
         owned = list(self.loop.ledgers)
         if not await self.loop.finished(owned, started_ms + DRAIN_FINISH_MS):
