@@ -59,9 +59,10 @@ class Answering:
             answered += self._answer_all(desk, gone, Missing.SHED, now_ms)
             head = desk.head(size.rows)
             new = head[self._table["group"][self._table.at(head)] == UNDECODED]
-            answered += self._answer_unusable(desk, head, now_ms)
-            if some(self._table["n_rows"][self._table.at(new)] > 1):
-                continue  # more rows than they were counted for: the size is to be decided again
+            unusable = self._answer_unusable(desk, head, now_ms)
+            answered += unusable
+            if unusable or some(self._table["n_rows"][self._table.at(new)] > 1):
+                continue  # others stand at the head now, or it has more rows than it was counted for: decide again
             if len(desk):
                 batch = self._compose(desk, size.rows, size.why, now_ms)
                 answered += self._from_cache(desk, batch, size.why, now_ms, effects)

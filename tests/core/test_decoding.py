@@ -96,6 +96,16 @@ def test_a_request_of_many_rows_is_sized_by_its_rows() -> None:
     assert w.labels(1) == list(range(40))
 
 
+def test_a_batch_is_made_of_those_behind_values_that_cannot_be_used() -> None:
+    rules = app()
+    stage = FusedStage(rules, model_rules(rules, batching="fixed", batch_size=2), CODECS, epochs(rules))
+    w = World(stage)
+    w.feed(assigned(0))
+    w.feed(requests([b"junk", b"junk", b":7,1", b"junk", b":8,1"]))
+    assert [w.outcome(offset)[0] for offset in range(5)] == ["error", "error", "ok", "error", "ok"]
+    assert (w.labels(2), w.labels(4)) == ([7], [8])
+
+
 def test_parts_that_cannot_be_joined_are_a_missing_answer() -> None:
     def fickle(effect: RunBatch) -> BatchFinished:
         labels = np.zeros(len(effect.inputs)) if effect.batch % 2 else np.zeros((len(effect.inputs), 2))

@@ -36,7 +36,14 @@ class WaitingLaws(FusedLaws):
         return FusedStage(self.app, model_rules(max_wait_ms=6, cache_bytes=4_000), CODECS, self.epochs())
 
 
-@pytest.mark.parametrize("case", [FusedLaws, WaitingLaws])
+class SmallBatchLaws(FusedLaws):
+    """The head of a queue is often unusable as a whole."""
+
+    def new_stage(self) -> Stage:
+        return FusedStage(self.app, model_rules(batching="fixed", batch_size=2), CODECS, self.epochs())
+
+
+@pytest.mark.parametrize("case", [FusedLaws, WaitingLaws, SmallBatchLaws])
 def test_the_laws_hold(case: type[ServingLaws]) -> None:
     check_laws(case, examples=40, steps=25)
 
