@@ -91,6 +91,7 @@ class WorkerStage:
         self._owned = Owned()
         self._lag: dict[int, int] = {}
         self._sent: dict[int, tuple[I64, Answers]] = {}
+        """Token -> those that wait for its acknowledgement, and all that it carries."""
         self._next_token = 0
         self._soonest_ms = NEVER_MS
         """No later than the first deadline that somebody waits for; exact unless it is stale."""
@@ -172,8 +173,7 @@ class WorkerStage:
             self._owned.end(partition)
             self._skip.pop(partition, None)
             self._lag.pop(partition, None)
-        # What becomes of the sends of this ownership is no longer its business, should the partition come back.
-        self._sent = {token: kept for token, sent in self._sent.items() if (kept := self._ours(*sent)) is not None}
+        self._forget_sent()
         gone = indices(np.isin(table["partition"], event.partitions))
         table["done"][gone] = True
         table["waiting"][gone] = 0
@@ -315,6 +315,15 @@ class WorkerStage:
             return
         table["unacked"][counted] += 1
         self._send(counted + table.base, answers, effects)
+
+    def _forget_sent(self) -> None:
+        """What becomes of the sends of a lost partition is nobody's business here, should it come back."""
+        for token, (handles, answers) in list(self._sent.items()):
+            kept = indices(self._owned.has(answers.partition))
+            if not len(kept):
+                del self._sent[token]
+            elif len(kept) < len(answers):
+                self._sent[token] = (handles, take_answers(answers, kept))
 
     def _ours(self, handles: I64, answers: Answers) -> tuple[I64, Answers] | None:
         """What of a block belongs to present ownerships."""

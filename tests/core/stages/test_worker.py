@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from streamserve.core.effects import EmitAnswers, RunBatch
+from streamserve.core.events import BatchesFinished, Produced, ProduceFailed, RequestsFetched, Revoked, Tick
+from streamserve.core.slicing import joined_requests
 from streamserve.core.stage import Stage
 from streamserve.core.stages.worker import WorkerStage
 from streamserve.testing.laws import check_laws
+from tests.core import kit
 from tests.core.stages.serving_case import CODECS, Partition, ServingLaws, model_rules
 
 
@@ -22,3 +26,23 @@ class WorkerLaws(ServingLaws):
 
 def test_the_laws_hold() -> None:
     check_laws(WorkerLaws, examples=40, steps=25)
+
+
+def test_a_failed_send_of_several_partitions_is_made_again_for_those_still_owned() -> None:
+    """One of the block's requests had been given up at its deadline: nobody waits for its acknowledgement."""
+    rules = kit.app()
+    stage = WorkerStage(rules, kit.model_rules(rules), CODECS, kit.epochs(rules))
+    stage.handle(kit.assigned(0, 1), kit.START_MS)
+    hurried = kit.requests([b":1,1"], partition=0, headers=(("ss-deadline-ms", b"50"),))
+    both = joined_requests([hurried.requests, kit.requests([b":2,2"], partition=1).requests])
+    (call,) = kit.of(stage.handle(RequestsFetched(requests=both), kit.START_MS), RunBatch)
+    stage.handle(Tick(), kit.START_MS + 60)
+    ended = BatchesFinished(batches=(kit.finished(call),))
+    (sent,) = kit.of(stage.handle(ended, kit.START_MS + 70), EmitAnswers)
+    assert sent.answers.partition.tolist() == [0, 1]
+    stage.handle(Revoked(partitions=(0,)), kit.START_MS + 70)
+    (again,) = kit.of(stage.handle(ProduceFailed(token=sent.token, error="no"), kit.START_MS + 70), EmitAnswers)
+    assert (again.answers.partition.tolist(), again.answers.labels.tolist()) == ([1], [2])
+    effects = stage.handle(Produced(token=again.token), kit.START_MS + 71)
+    assert kit.settled(effects) == [0]
+    assert stage.idle
