@@ -49,17 +49,35 @@ def values(n: int, features: int = 20) -> list[bytes]:
     return [orjson.dumps({"id": f"r{i}", "inputs": [{**form, "data": row}]}) for i, row in enumerate(rows.tolist())]
 
 
-def rules(models: int) -> AppRules:
+def rules(models: int, combine: str = "vote") -> AppRules:
     names = tuple(f"m{i}@1" for i in range(models))
     policy = Static() if models == 1 else Hedge(eta=0.3, half_life_events=350)
-    return AppRules(routes=(Route(name="job", models=names, policy=policy, combine="vote", deadline_ms=60_000),))
+    return AppRules(routes=(Route(name="job", models=names, policy=policy, combine=combine, deadline_ms=60_000),))
+
+
+def unlike_answers(rows: int) -> Callable[[int], Outputs]:
+    """Two classes; models agree on many rows and not on all, as real ones do."""
+    generator = np.random.default_rng(7)
+    sure, classes = generator.random(rows), np.array([0, 1])
+
+    def answer(n: int) -> Outputs:
+        second = np.clip(sure[:n] + generator.normal(0, 0.1, n), 0.01, 0.99)
+        both = np.stack([1 - second, second], axis=1)
+        return Outputs(labels=both.argmax(axis=1), probabilities=both, classes=classes)
+
+    return answer
+
+
+def one_answer(n: int) -> Outputs:
+    return Outputs(labels=np.zeros(n, np.int64))
 
 
 class Drive:
     """Feeds fetches and answers every effect at once, as a perfect broker and a free model would."""
 
-    def __init__(self, stage: Stage, now_ms: int) -> None:
+    def __init__(self, stage: Stage, now_ms: int, answer: Callable[[int], Outputs] = one_answer) -> None:
         self.stage = stage
+        self.answer = answer
         self.now_ms = now_ms
         self.ledgers = {p: Ledger(0) for p in range(PARTITIONS)}
         self.bytes_out = 0
@@ -83,8 +101,7 @@ class Drive:
     def _perform(self, effect: Effect, out: list[Effect]) -> object | None:
         match effect:
             case RunBatch():
-                labels = np.zeros(len(effect.inputs), np.int64)
-                ended = BatchFinished(batch=effect.batch, outputs=Outputs(labels=labels), duration_ms=1.0)
+                ended = BatchFinished(batch=effect.batch, outputs=self.answer(len(effect.inputs)), duration_ms=1.0)
                 return BatchesFinished(batches=(ended,))
             case EmitPredictions():
                 records = encode_predictions(effect.predictions)
@@ -124,13 +141,14 @@ def assigned() -> Assigned:
     return Assigned(partitions={p: Resume(position=0) for p in range(PARTITIONS)})
 
 
-def fused_us(n: int, models: int = 1, rows: int = FETCH) -> float:
+def fused_us(n: int, models: int = 1, rows: int = FETCH, *, probabilities: bool = False) -> float:
     """Microseconds a request: decode, choose, batch, combine, encode the terminal record, ledger."""
     now = 1_000_000
-    app = rules(models)
+    app = rules(models, "mean_probability" if probabilities else "vote")
     hosted = {name: ModelRules(model=name) for name in app.routes[0].models}
     codecs = {"oip": input_codec("oip")}
-    drive = Drive(FusedStage(app, hosted, codecs, EpochTable(app)), now)
+    answer = unlike_answers(n) if probabilities else one_answer
+    drive = Drive(FusedStage(app, hosted, codecs, EpochTable(app)), now, answer)
     drive.feed(assigned())
     chunks = fetches(values(n), now, rows)
     seconds = timed(lambda: _run(drive, chunks))
@@ -197,6 +215,7 @@ def main() -> None:
         ("fused, one model", lambda: fused_us(args.requests)),
         ("fused, five models", lambda: fused_us(args.requests, 5)),
         ("fused, sixteen models", lambda: fused_us(args.requests, 16)),
+        ("sixteen with probabilities", lambda: fused_us(args.requests, 16, probabilities=True)),
         ("fused, one request a fetch", lambda: fused_us(args.requests // 10, 1, 1)),
         ("aggregator, five members", lambda: aggregator_us(args.requests, 5)),
     ):
