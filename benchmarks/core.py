@@ -224,8 +224,8 @@ def main() -> None:
 
 
 def _profile(n: int) -> None:
-    import cProfile  # noqa: PLC0415
-    import pstats  # noqa: PLC0415
+    import cProfile  # noqa: PLC0415  (only with --profile)
+    import pstats  # noqa: PLC0415  (only with --profile)
 
     profile = cProfile.Profile()
     profile.enable()

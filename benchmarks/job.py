@@ -45,11 +45,11 @@ def encode_requests(rows: NDArray[np.float64]) -> list[bytes]:
 def train_models(folder: Path, count: int) -> list[Path]:
     """Fit `count` models, each on rows of its own, and write them to `folder` as `tabular-NN.skops`."""
     # Imported here: the echo loop and the tests of the arithmetic need no scikit-learn.
-    from sklearn.datasets import make_classification  # noqa: PLC0415
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
-    from sklearn.pipeline import make_pipeline  # noqa: PLC0415
-    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
-    from skops.io import dump  # noqa: PLC0415
+    from sklearn.datasets import make_classification  # noqa: PLC0415  (not needed by those who copy)
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415  (not needed by those who copy)
+    from sklearn.pipeline import make_pipeline  # noqa: PLC0415  (not needed by those who copy)
+    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415  (not needed by those who copy)
+    from skops.io import dump  # noqa: PLC0415  (not needed by those who copy)
 
     inputs, labels = make_classification(
         n_samples=_ROWS_PER_MODEL * count, n_features=FEATURES, n_informative=12, flip_y=0.1, random_state=7
@@ -64,7 +64,7 @@ def train_models(folder: Path, count: int) -> list[Path]:
 
 
 def load_models(files: list[Path]) -> list[Any]:
-    from skops.io import load  # noqa: PLC0415
+    from skops.io import load  # noqa: PLC0415  (not needed by those who copy)
 
     return [load(file) for file in files]
 
