@@ -379,6 +379,10 @@ class Answering:
         desk.rows_taken.pop(handle, None)
         desk.parts.pop(handle, None)
         whole = joined(parts)
+        checked = check_outputs(whole, np.array([len(whole.labels)], np.int64))
+        if checked.missing[0] != Missing.PRESENT:  # each part was small enough
+            yield from self._build(desk, batch, Verdict(missing=checked.missing, details=checked.details))
+            return
         one = replace(batch, n_rows=np.array([len(whole.labels)], np.int64), part_of=-1)
         yield from self._build(
             desk, one, Verdict(missing=np.zeros(1, np.uint8), outputs=whole, duration_ms=duration_ms)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from streamserve.core.fast import distinct, every, some
+from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import F64, I64, U8, AnyArray, Flags, Outputs
 from streamserve.core.reasons import Missing
 
+#: A record of the answers topic takes 8 MiB; 64 KiB are left for what stands around the answer.
+MOST_ANSWER_BYTES = (8 << 20) - (64 << 10)
 _ROUNDING = 1e-6
 
 
@@ -22,8 +25,8 @@ class Checked:
     details: dict[int, str]
 
 
-def check_outputs(outputs: Outputs, n_rows: I64) -> Checked:
-    """n_rows: `[n]`, rows of each request, in the order in which they were given."""
+def check_outputs(outputs: Outputs, n_rows: I64, most_bytes: int = MOST_ANSWER_BYTES) -> Checked:
+    """n_rows: `[n]`, rows of each request, in their order. most_bytes: of one request's answer."""
     n, total = len(n_rows), int(n_rows.sum())
     wrong = _wrong_form(outputs, total)
     if wrong:
@@ -42,7 +45,23 @@ def check_outputs(outputs: Outputs, n_rows: I64) -> Checked:
                 request = int(request_of[row])
                 missing[request] = Missing.ROW_ERROR
                 details[request] = words
+    row_bytes = _row_bytes(outputs)
+    if total and row_bytes * int(n_rows.max()) > most_bytes:
+        for request in indices(n_rows * row_bytes > most_bytes).tolist():
+            missing[request] = Missing.OUTPUT_TOO_LARGE
+            size = int(n_rows[request]) * row_bytes
+            details[request] = f"the answer takes {size} bytes; a record may have {most_bytes}"
     return Checked(missing=missing, details=details)
+
+
+def _row_bytes(outputs: Outputs) -> int:
+    """What a row takes in an answers record, at most."""
+    labels, probabilities = outputs.labels, outputs.probabilities
+    width = math.prod(labels.shape[1:])
+    item = labels.dtype.itemsize
+    if labels.dtype == object:
+        item = max((len(label) for label in labels.flat if isinstance(label, str | bytes)), default=0)
+    return width * item + (0 if probabilities is None else probabilities.shape[1] * probabilities.dtype.itemsize)
 
 
 def _wrong_form(outputs: Outputs, total: int) -> str:

@@ -235,16 +235,22 @@ class Settling:
         reason[shed] = Reason.SHED
 
     def _read_ids(self, at: I64, rule: Route | None) -> None:
-        """The body's id, which nobody has read yet: the caller knows its request by it."""
-        lists = self._window.table.lists
+        """What nobody has read yet: the body's id, by which the caller knows its request, or why it has none."""
+        table, window = self._window.table, self._window
+        lists = table.lists
         ids, values, headers = lists["ids"], lists["values"], lists["headers"]
         codec = self._codecs[rule.input if rule is not None else self._rules.routes[0].input]
-        unread = [i for i in at.tolist() if ids[i] is None and values[i]]
+        unread = [i for i in at.tolist() if ids[i] is None]
         if not unread:
             return
         decoded = codec.decode([values[i] for i in unread], [headers[i] for i in unread])
         for i, request_id in zip(unread, decoded.ids, strict=True):
             ids[i] = request_id
+        for index, (reason, words) in decoded.errors.items():
+            row = unread[index]
+            if table["error"][row] == NO_ERROR:
+                table["error"][row] = reason
+                window.words.setdefault(row + table.base, {})[-1] = words
 
     # -- both ----------------------------------------------------------------------------------------------------
 

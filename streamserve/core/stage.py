@@ -34,6 +34,11 @@ class Stage(Protocol):
         ...
 
     @property
+    def takes_more(self) -> bool:
+        """False while more of the driving topic would only lie about: everybody who works has enough to do."""
+        ...
+
+    @property
     def idle(self) -> bool:
         """Nothing is open: all input is settled or nothing was taken. A drained process may stop."""
         ...

@@ -77,14 +77,11 @@ class Wiring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of the loop's own queue, of what is open in the stage, and of one turn."""
+    """Bounds of the loop's own queue and of one turn."""
 
     most_records: int = 20_000
     """Fetched and not yet seen; above, all fetching waits until it is below `resume_records`."""
     resume_records: int = 10_000
-    most_open: int = 20_000
-    """Seen and not settled; above, only what may settle them is fetched, until it is below `resume_open`."""
-    resume_open: int = 10_000
     turn_ms: float = TURN_MS
 
 
@@ -117,8 +114,9 @@ class StageLoop:
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._open_room = asyncio.Event()
-        self._open_room.set()
+        self._wanted = asyncio.Event()
+        """The stage takes more of the driving topic."""
+        self._wanted.set()
         self._progress = asyncio.Event()
         self._quiet: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -188,11 +186,11 @@ class StageLoop:
         self._wake.set()
 
     async def drain(self, source: Source, *, driving: bool = False) -> None:
-        """Fetch for ever; the bounds are the only thing that holds it. `driving`: the source of what is settled."""
+        """Fetch for ever; a full queue holds it, or, where it is `driving`, a stage that takes no more."""
         while True:
             await self._room.wait()
             if driving:
-                await self._open_room.wait()
+                await self._wanted.wait()
             chunks = await source.fetch(max_records=FETCH_RECORDS, timeout_ms=_FETCH_TIMEOUT_MS)
             for chunk in chunks:
                 self._inbox.append(chunk)
@@ -258,11 +256,10 @@ class StageLoop:
         limits = self._limits
         if not self._room.is_set() and self._queued_records <= limits.resume_records:
             self._room.set()
-        n_open = self.open_requests
-        if n_open > limits.most_open:
-            self._open_room.clear()
-        elif n_open <= limits.resume_open:
-            self._open_room.set()
+        if self.stage.takes_more:
+            self._wanted.set()
+        else:
+            self._wanted.clear()
 
     def _take(self, chunk: Chunk) -> None:
         self._queued_records -= len(chunk)
@@ -390,7 +387,7 @@ class StageLoop:
         self._inbox = kept
         self._closing -= gone
         self._room.set()
-        self._open_room.set()
+        self._wanted.set()
         self._apply(Revoked(partitions=tuple(sorted(gone))))
         self._wake.set()
 

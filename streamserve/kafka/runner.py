@@ -98,6 +98,8 @@ class ModelRunner:
                 work()
             except Exception as raised:  # noqa: BLE001  (a model is foreign code)
                 error = raised
+            except BaseException as raised:  # noqa: BLE001  (and may call `exit`, which is not to end this process)
+                error = RuntimeError(f"it raised {raised!r}")
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_end, done, error)
 
@@ -108,7 +110,7 @@ class ModelRunner:
         started = time.perf_counter()
         try:
             outputs = runtime.predict(inputs)
-        except Exception as error:  # noqa: BLE001  (a model is foreign code: whatever it raises is a failed batch)
+        except BaseException as error:  # noqa: BLE001  (a model is foreign code: even `exit` is a failed batch)
             words = f"{type(error).__name__}: {error}"
             done = BatchFinished(
                 batch=batch, outputs=None, error=words[:2000], duration_ms=(time.perf_counter() - started) * 1000

@@ -6,9 +6,11 @@ import pytest
 from streamserve.core.effects import EmitAnswers, RunBatch
 from streamserve.core.events import BatchFinished, Revoked, Tick
 from streamserve.core.messages import Outputs
+from streamserve.core.reasons import Missing
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.stages.aggregator import EARLY_WAIT_MS
 from streamserve.core.stages.fused import FusedStage
+from streamserve.core.stages.worker import MOST_QUEUED
 from tests.core.kit import (
     CODECS,
     START_MS,
@@ -163,6 +165,49 @@ def test_a_call_that_never_returns_leaves_nobody_without_an_answer() -> None:
     w.at(200)
     assert w.stage.idle
     assert len(w.settled) == 3
+
+
+def test_a_value_that_was_shed_unread_and_cannot_be_used_is_an_error_all_the_same() -> None:
+    w = world(app(route(default=-1, has_default=True), guard_ms=10), run=lambda _: None)
+    w.feed(requests([b":1,1"]))  # the model never returns
+    w.feed(requests([b"junk", None, b"me:2,2"], first=1))
+    w.at(100)
+    assert [w.outcome(offset) for offset in range(4)] == [
+        ("default", "no_answer_in_time"),
+        ("error", "not_json"),
+        ("error", "not_json"),
+        ("default", "no_answer_in_time"),
+    ]
+    assert sorted(offset for letters in w.letters for offset in letters.offsets.tolist()) == [1, 2]
+    block, i = w.records[0, 3]
+    assert block.ids[i] == "me"
+
+
+def test_an_answer_larger_than_a_record_is_missing_and_costs_nobody_else() -> None:
+    def run(effect: RunBatch) -> BatchFinished:
+        if effect.model == "a@1":
+            return finished(effect, np.zeros((len(effect.inputs), 1_100_000)))
+        return finished(effect)
+
+    w = world(app(route(("a@1", "b@1"))), run=run)
+    w.feed(requests([b":1,1", b":2,2"]))
+    assert [w.outcome(offset) for offset in (0, 1)] == [("partial", "members_missing")] * 2
+    assert (w.labels(0), w.labels(1)) == ([1], [2])
+    block, i = w.records[0, 0]
+    assert [str(Missing(code)) for code in block.missing[i].tolist()] == ["output_too_large", "present"]
+
+
+def test_a_backlog_is_left_in_the_log_only_when_no_model_has_room() -> None:
+    rules = app(route(("a@1",), name="r"), route(("a@1", "b@1"), name="s"))
+    w = world(rules, run=lambda _: None)
+    for step in range(2):
+        assert w.stage.takes_more
+        w.feed(requests([b":1,1"] * (MOST_QUEUED + 600), first=step * 20_000, headers=(("ss-route", b"r"),)))
+    assert w.stage.takes_more  # b has nothing to do: a hanging model must not starve it
+    w.feed(requests([b":1,1"] * (MOST_QUEUED + 600), first=40_000, headers=(("ss-route", b"s"),)))
+    assert not w.stage.takes_more
+    w.at(200)
+    assert w.stage.takes_more
 
 
 def test_late_on_arrival_is_expired_not_defaulted_and_not_run() -> None:

@@ -70,6 +70,22 @@ async def test_whatever_a_model_raises_is_a_failed_batch() -> None:
     runner.close()
 
 
+def leaving(_batch: AnyArray) -> Outputs:
+    raise SystemExit(3)
+
+
+async def test_a_model_that_calls_exit_fails_its_batch_and_lives_on() -> None:
+    ends = Ends()
+    runner = ModelRunner({"m@1": Model(leaving)}, ends.queue.put_nowait)
+    for number in (1, 2):
+        runner.submit(number, "m@1", np.ones((1, 1)))
+        done = await ends.next()
+        assert (done.batch, done.outputs, done.error) == (number, None, "SystemExit: 3")
+    with pytest.raises(ModelError, match=r"failed on its sample row: .*SystemExit"):
+        await runner.warm({"m@1": np.ones((1, 1))})
+    runner.close()
+
+
 async def test_a_model_that_is_not_there_is_a_failed_batch() -> None:
     ends = Ends()
     runner = ModelRunner({}, ends.queue.put_nowait)

@@ -92,6 +92,8 @@ class CopyStage:
     def commit_metadata(self, partition: int) -> str:
         return '{"predictions": 0}'
 
+    takes_more = True
+
     @property
     def idle(self) -> bool:
         return not self._open

@@ -169,6 +169,11 @@ class AggregatorStage:
         return owner.metadata(first_answer, lowest_open)
 
     @property
+    def takes_more(self) -> bool:
+        """Always: which request is answered next is for the pools to say, and what is not read cannot be answered."""
+        return True
+
+    @property
     def idle(self) -> bool:
         return not len(self._window.table)
 

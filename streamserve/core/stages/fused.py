@@ -132,5 +132,9 @@ class FusedStage:
         return self._aggregator.commit_metadata(partition)
 
     @property
+    def takes_more(self) -> bool:
+        return self._worker.takes_more
+
+    @property
     def idle(self) -> bool:
         return self._worker.idle and self._aggregator.idle and not self._late

@@ -135,6 +135,10 @@ class JoinStage:
         return "" if owned is None else owned.metadata()
 
     @property
+    def takes_more(self) -> bool:
+        return True
+
+    @property
     def idle(self) -> bool:
         return self._sender.empty and not any(partition.waiting for partition in self._partitions.values())
 

@@ -109,6 +109,10 @@ class UpdateStage:
         return "" if owned is None else f'{{"v":1,"rebuild_from":{owned.rebuild_from}}}'
 
     @property
+    def takes_more(self) -> bool:
+        return True
+
+    @property
     def idle(self) -> bool:
         return not any(
             owned.queued or any(state.busy for state in owned.states.values()) for owned in self._owned.values()

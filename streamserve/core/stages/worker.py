@@ -41,6 +41,8 @@ from streamserve.core.routes import AppRules
 from streamserve.core.slicing import take_answers, take_requests
 from streamserve.core.table import NEVER_MS, Table
 
+#: Requests queued for a model; when every model has so many, the rest of a backlog may stay in the log.
+MOST_QUEUED = 10_000
 _COLUMNS = {
     "partition": np.int64,
     "offset": np.int64,
@@ -154,6 +156,11 @@ class WorkerStage:
 
     def commit_metadata(self, partition: int) -> str:
         return ""
+
+    @property
+    def takes_more(self) -> bool:
+        """While one model has room: one that hangs or is slow must not starve the others."""
+        return any(len(desk) < MOST_QUEUED for desk in self._desks.values())
 
     @property
     def idle(self) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from streamserve.core.events import RawAnswers
 from streamserve.core.messages import I64, PROBABILITY_ONE, Answers, Choice
+from streamserve.core.outputs import MOST_ANSWER_BYTES
 from streamserve.core.reasons import Missing, Reason
 from streamserve.errors import MalformedRecord
 from streamserve.kafka.codecs.arrays import pack_array, pack_column, unpack_array, unpack_column
@@ -22,8 +23,7 @@ from streamserve.topics.internal_values import AnswersBlock, ArrayValue
 from streamserve.topics.values import Version
 
 DEFAULT_BLOCK_BYTES = 256 << 10
-#: 8 MiB are declared for the topic; 64 KiB are left for the batch around the record.
-MAX_RECORD_BYTES = (8 << 20) - (64 << 10)
+MAX_RECORD_BYTES = MOST_ANSWER_BYTES
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(AnswersBlock).decode

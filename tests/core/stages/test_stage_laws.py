@@ -57,6 +57,8 @@ class Holding:
     def commit_metadata(self, partition: int) -> str:
         return ""
 
+    takes_more = True
+
     @property
     def idle(self) -> bool:
         return not self.held and not self.sent
@@ -132,6 +134,8 @@ class Unrepeatable(Holding):
 
 
 class NeverIdle(Holding):
+    takes_more = True
+
     @property
     def idle(self) -> bool:
         return False
