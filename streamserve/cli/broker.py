@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +16,13 @@ from streamserve.errors import BrokerError
 from streamserve.kafka.brokers import (
     BrokerOptions,
     BrokerStatus,
+    FolderInUse,
     OwnBroker,
+    await_ready,
     prepare,
     read_status,
     state_folder,
+    stop_command,
     stop_recorded,
 )
 
@@ -29,6 +33,8 @@ app = typer.Typer(help="A real Apache Kafka of our own: start, stop, ask. Its da
 
 _NOT_RUNNING = 1
 _LOOK_S = 3600.0
+_START_TIMEOUT_S = 60.0
+_LOOK_AGAIN_S = 0.1
 
 Name = Annotated[str, typer.Option("--name", help="Which broker: each name has its own data.")]
 StateDir = Annotated[Path | None, typer.Option("--state-dir", help="Its folder, instead of the one of --name.")]
@@ -53,17 +59,10 @@ def start(
     """Start the broker and leave it running; says its address. One that runs already is left as it is."""
     folder = _folder(name, state_dir)
     options = _options(folder, nodes, profile, port)
-    running = read_status(folder)
-    if running.running and not foreground:
-        _refuse_other(running, options)
-        _report(running, as_json=as_json)
-        return
-    broker = OwnBroker(options, say=_say)
     if foreground:
-        _stay(broker, as_json=as_json)
+        _stay(OwnBroker(options, say=_say), as_json=as_json)
         return
-    broker.start(detached=True)
-    _report(broker.status(), as_json=as_json)
+    _report(_start_or_find(options), as_json=as_json)
 
 
 @app.command()
@@ -112,13 +111,32 @@ def _options(folder: Path, nodes: int, profile: str, port: int) -> BrokerOptions
     raise BrokerError(message)
 
 
+def _start_or_find(options: BrokerOptions) -> BrokerStatus:
+    """A broker that is ready: one that runs, one that another process is starting, else a new one."""
+    until = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        running = read_status(options.state_dir)
+        if running.running:
+            _refuse_other(running, options)
+            return await_ready(options.state_dir, until - time.monotonic())
+        broker = OwnBroker(options, say=_say)
+        try:
+            broker.start(detached=True)
+        except FolderInUse:  # another start was quicker, and has not written down yet what it starts
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_LOOK_AGAIN_S)
+        else:
+            return broker.status()
+
+
 def _refuse_other(running: BrokerStatus, wanted: BrokerOptions) -> None:
     """A start that asks for something else than what runs must not look as if it had been heard."""
     ports = [node.port for node in running.nodes]
     if len(ports) != wanted.nodes or (wanted.port and ports[0] != wanted.port):
         message = (
             f"a broker of {len(ports)} node(s) already runs in {running.state_dir} at {running.bootstrap_servers}; "
-            "stop it with 'streamserve broker stop', or take another --name or --state-dir"
+            f"stop it with '{stop_command(wanted.state_dir)}', or take another --name or --state-dir"
         )
         raise BrokerError(message)
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from streamserve.assembly import app_rules, model_specs
+from streamserve.client.targets import running_broker
 from streamserve.errors import BrokerError, ConfigError, ModelError, StreamserveError, TopicsDiffer
 from streamserve.runtimes import ModelSpec
 from streamserve.settings import Settings, load_settings
@@ -129,14 +130,19 @@ def _route_notes(settings: Settings, models: dict[str, Report]) -> Iterator[tupl
 
 def _ask_broker(settings: Settings, config: Path, *, offline: bool) -> Report:
     servers = settings.broker.bootstrap_servers
-    if servers is None:
-        return {"own": True}
-    if offline:
-        return {"bootstrap_servers": servers, "asked": False}
+    broker: Report = {} if servers else {"own": True}
     try:
-        return {"bootstrap_servers": servers, "asked": True, **asyncio.run(_compare(settings, servers, config))}
+        if servers is None and not offline:
+            servers = running_broker(settings.app.name, settings.app.state_dir)
+        if servers is None:
+            return broker
+        broker["bootstrap_servers"] = servers
+        if offline:
+            return broker | {"asked": False}
+        broker["asked"] = True
+        return broker | asyncio.run(_compare(settings, servers, config))
     except StreamserveError as error:
-        return {"bootstrap_servers": servers, "asked": True, "problem": str(error)}
+        return broker | {"asked": True, "problem": str(error)}
 
 
 async def _compare(settings: Settings, servers: str, config: Path) -> Report:
@@ -147,6 +153,8 @@ async def _compare(settings: Settings, servers: str, config: Path) -> Report:
     options = connection_options(settings.broker.client)
     topics = await admin.declared_topics(settings, servers, options)
     found = await admin.plan(servers, topics, options)
+    if settings.broker.bootstrap_servers is None and sum(one.what == "missing" for one in found) == len(topics):
+        return {"topics": 0, "differences": []}  # nothing was made yet, and `up` makes it
     explanation = admin.explain(found, servers, str(config)) if found else ""
     return {"topics": len(topics), "differences": [asdict(one) for one in found], "explanation": explanation}
 
@@ -171,15 +179,18 @@ def _model_line(spec: ModelSpec, found: Report) -> str:
 
 
 def _broker_line(broker: Report) -> str:
-    if broker.get("own"):
+    if broker.get("problem"):
+        return f"WRONG: {broker['problem']}"
+    if "asked" not in broker:
         return "a Kafka of our own; `streamserve up` starts it and makes its topics"
     if not broker["asked"]:
         return f"{broker['bootstrap_servers']}: not asked (--offline)"
-    if broker.get("problem"):
-        return f"WRONG: {broker['problem']}"
     if broker["differences"]:
         return f"WRONG: {broker['explanation']}"
-    return f"{broker['bootstrap_servers']}: all {broker['topics']} topics are as declared"
+    where = f"{broker['bootstrap_servers']}{' (a Kafka of our own)' if broker.get('own') else ''}"
+    if not broker["topics"]:
+        return f"{where}: no topics of this app yet; `streamserve up` makes them"
+    return f"{where}: all {broker['topics']} topics are as declared"
 
 
 def _ended(code: int) -> str:

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from streamserve.errors import ConfigError, TopicsDiffer
+from streamserve.client.targets import own_broker
+from streamserve.errors import TopicsDiffer
 from streamserve.kafka import admin
 from streamserve.kafka.security import connection_options
 from streamserve.settings import load_settings
@@ -23,7 +24,8 @@ app = typer.Typer(help="The app's topics on its Kafka: make them, or say how the
 
 Config = Annotated[Path, typer.Argument(help="The app's config, a TOML file.")]
 Servers = Annotated[
-    str | None, typer.Option("--bootstrap-servers", help="`host:port`, several with commas; instead of the config's.")
+    str | None,
+    typer.Option("--bootstrap-servers", help="`host:port`, several with commas; left out: the config's, else ours."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on one line, for programs.")]
 
@@ -80,12 +82,8 @@ def _ask(
 ) -> tuple[str, tuple[Topic, ...], tuple[Difference, ...]]:
     """The broker's address, the declared topics, and what `ask` says of them."""
     settings = load_settings(config)
-    address = bootstrap_servers or settings.broker.bootstrap_servers
-    if not address:
-        raise ConfigError(
-            f"{config}: no Kafka is named. Set `[broker] bootstrap_servers`, or say --bootstrap-servers HOST:PORT; "
-            "`streamserve up` starts a Kafka of its own and makes its topics itself"
-        )
+    named = bootstrap_servers or settings.broker.bootstrap_servers
+    address = named or own_broker(settings.app.name, settings.app.state_dir)
     options = connection_options(settings.broker.client)
     # What goes wrong is said once, in our words.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

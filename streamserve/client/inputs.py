@@ -44,8 +44,8 @@ def request_record(
     rows. The dtype is kept; lists become int64, float64, bool or texts.
     Raises UnusableInput for what cannot be sent so.
     """
-    if deadline_ms is not None and (isinstance(deadline_ms, bool) or deadline_ms < 1):
-        raise UnusableInput(f"deadline_ms = {deadline_ms}: allowed are whole milliseconds from 1")
+    if deadline_ms is not None and not _is_duration(deadline_ms):
+        raise UnusableInput(f"deadline_ms = {deadline_ms!r}: allowed are whole milliseconds from 1")
     value, headers, has_id = _body(x, codec, id)
     if id is not None and not has_id:
         headers.append((CLOUD_EVENTS_ID_HEADER, _utf8(id, "id")))
@@ -69,6 +69,11 @@ def record_bytes(record: Record) -> int:
     """What a record takes in a batch, at most a few bytes less."""
     named = sum(len(name) + len(text or b"") + 8 for name, text in record.headers)
     return len(record.value or b"") + len(record.key or b"") + named + 32
+
+
+def _is_duration(value: object) -> bool:
+    """Whether it is a whole number from 1, numpy's included."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
 def _body(x: Input, codec: Codec | None, id: str | None) -> tuple[bytes, list[tuple[str, bytes | None]], bool]:

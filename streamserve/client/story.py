@@ -133,9 +133,10 @@ async def tell(app: str, ref: str, scanner: Scanner, *, join_window_ms: int) -> 
     request = await scanner.one(at, place[1])
     if request is None:
         start, end = await scanner.bounds(at)
-        raise StreamserveError(
-            f"no request stands at {ref}: partition {place[0]} of {at.topic} holds {start} to {end - 1}"
-        )
+        kept = f"holds {start} to {end - 1}" if start < end else "is empty"
+        if start == end and end:
+            kept += f" (what stood before {end} is no longer kept)"
+        raise StreamserveError(f"no request stands at {ref}: partition {place[0]} of {at.topic} {kept}")
     teller = _Teller(app, scanner, Story(ref=ref, request=request), place, partitions)
     await teller.predictions()
     await teller.answers()

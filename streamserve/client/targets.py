@@ -9,6 +9,7 @@ from typing import Any
 
 from streamserve.client.inputs import Codec
 from streamserve.errors import BrokerError, ConfigError
+from streamserve.places import state_folder
 from streamserve.topics.names import IllegalName, check_app
 
 
@@ -65,19 +66,30 @@ def target_of_app(app: str, bootstrap_servers: str | None = None) -> Target:
 
 
 def own_broker(app: str, state_dir: Path | None = None) -> str:
+    """Address of the running Kafka of ours that serves this app, as `running_broker`. Raises BrokerError where none."""
+    address = running_broker(app, state_dir)
+    if address is None:
+        folders = ", ".join(map(str, _folders(app, state_dir)))
+        raise BrokerError(
+            f"no Kafka is named and none of ours runs for app {app} (looked in {folders}). "
+            "Start the app with `streamserve up CONFIG`, or name its Kafka: --bootstrap-servers HOST:PORT"
+        )
+    return address
+
+
+def running_broker(app: str, state_dir: Path | None = None) -> str | None:
     """Address of the running Kafka of ours that serves this app: the one of `streamserve up`, else of `broker start`.
 
-    `state_dir`: the config's `[app] state_dir`; None: the user's state folder.
-    Raises BrokerError where neither runs.
+    `state_dir`: the config's `[app] state_dir`; None: the user's state folder. None where neither runs.
     """
-    from streamserve.kafka.brokers import read_status, state_folder  # noqa: PLC0415  (only where none is named)
+    from streamserve.kafka.brokers import read_status  # noqa: PLC0415  (only where none is named)
 
-    folders = [state_dir / "broker" if state_dir else state_folder(app), state_folder("default")]
-    for folder in folders:
+    for folder in _folders(app, state_dir):
         status = read_status(folder)
         if status.running:
             return status.bootstrap_servers
-    raise BrokerError(
-        f"no Kafka is named and none of ours runs for app {app} (looked in {', '.join(map(str, folders))}). "
-        "Start the app with `streamserve up CONFIG`, or name its Kafka: --bootstrap-servers HOST:PORT"
-    )
+    return None
+
+
+def _folders(app: str, state_dir: Path | None) -> tuple[Path, Path]:
+    return state_dir / "broker" if state_dir else state_folder(app), state_folder("default")

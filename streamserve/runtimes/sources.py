@@ -41,16 +41,26 @@ def resolve(spec: ModelSpec, base_dir: Path) -> Loaded:
         if not file.is_file():
             raise spec.error(f"no file {file}")
         return _READERS[suffix](file, spec)
-    if suffix in _PICKLES:
-        raise spec.error(f"{spec.source}: plain pickles are not read; save the model as .skops, .onnx, .pt or .joblib")
     path = _IMPORT_PATH.fullmatch(spec.source)
     if path is None:
-        raise spec.error(
-            f"source {spec.source!r} is neither an import path (package.module:attribute, or "
-            f"package.module:factory() to call it) nor a file ending in {', '.join(_READERS)}"
-        )
+        raise spec.error(f"source {spec.source!r} {why_no_source(spec.source)}")
     attribute = import_attribute(path["module"], path["attribute"], spec)
     return _call_factory(attribute, spec) if path["call"] else Loaded(obj=attribute)
+
+
+def why_no_source(source: str) -> str:
+    """Why the text can name no model, whatever is installed; empty where it can."""
+    suffix = Path(source).suffix.lower()
+    if suffix in _READERS:
+        return ""
+    if suffix in _PICKLES:
+        return "is a plain pickle, which is not read; save the model as .skops, .onnx, .pt or .joblib"
+    if _IMPORT_PATH.fullmatch(source):
+        return ""
+    return (
+        "is neither an import path (package.module:attribute, or package.module:factory() to call it) nor a file "
+        f"ending in {', '.join(_READERS)}"
+    )
 
 
 def import_attribute(module_name: str, attribute: str, spec: ModelSpec) -> Any:

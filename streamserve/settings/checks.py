@@ -5,6 +5,7 @@ Each check reads the unchecked config, so that one mistake hides no other.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import PurePath
@@ -96,7 +97,12 @@ def _batches(config: RawConfig) -> Iterator[Mistake]:
 
 def _sources(config: RawConfig) -> Iterator[Mistake]:
     for model in config.names("models"):
-        suffix = PurePath(config.text("models", model, "source") or "").suffix.lower()
+        source = config.text("models", model, "source") or ""
+        wrong = plugins.why_no_source(source) if source else ""
+        if wrong:
+            words = f"models.{model}.source = {json.dumps(source)} {wrong}"
+            yield Mistake(path=("models", model, "source"), words=words)
+        suffix = PurePath(source).suffix.lower()
         if suffix == ".joblib" and config[("models", model, "trust_pickle")] is False:
             words = "loading a .joblib file runs whatever code is in it; if you trust it, set trust_pickle = true"
             yield Mistake(path=("models", model, "source"), words=f"models.{model}.source: {words}")

@@ -7,6 +7,7 @@ read here as the type that its field has.
 from __future__ import annotations
 
 import json
+import math
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict
@@ -16,6 +17,8 @@ from streamserve.topics.names import check_app
 
 #: Key of a JSON Schema node under which `words` are kept.
 WORDS = "allowed"
+_LABEL = "a number, a text, true or false, or a list of one kind of these; numbers are finite, whole ones of 64 bits"
+_INT64 = range(-(1 << 63), 1 << 63)
 
 
 class EnvironmentText(str):
@@ -45,12 +48,27 @@ def _read_text(value: object) -> object:
 
 
 def _check_label(value: object) -> object:
-    if isinstance(value, list):
-        if value and all(isinstance(item, int | float | str) for item in value):
-            return value
-    elif isinstance(value, int | float | str):
-        return value
-    raise ValueError("must be a number, a text, true or false, or a list of these")
+    items = value if isinstance(value, list) else [value]
+    kinds = {_label_kind(item) for item in items}
+    if not kinds or "" in kinds:
+        raise ValueError(f"must be {_LABEL}")
+    if len(kinds) > 1:
+        raise ValueError(f"mixes {', '.join(sorted(kinds))}; allowed: {_LABEL}")
+    for item in items:
+        if isinstance(item, float) and not math.isfinite(item):
+            raise ValueError(f"{item} is no finite number; allowed: {_LABEL}")
+        if isinstance(item, int) and item not in _INT64:
+            raise ValueError(f"a whole number beyond 64 bits; allowed: {_LABEL}")
+    return value
+
+
+def _label_kind(value: object) -> str:
+    """For people; empty for what cannot be in an answer."""
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int | float):
+        return "numbers"
+    return "texts" if isinstance(value, str) else ""
 
 
 def _check_distinct(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -87,6 +105,4 @@ Names = Annotated[
 Texts = Annotated[tuple[Text, ...], _FromEnvironment]
 Weights = Annotated[dict[Name, Annotated[Float, Field(ge=0)]], _FromEnvironment]
 Options = Annotated[dict[str, Any], _FromEnvironment]
-LabelValue = Annotated[
-    Any, AfterValidator(_check_label), _FromEnvironment, words("a number, a text, true or false, or a list of these")
-]
+LabelValue = Annotated[Any, AfterValidator(_check_label), _FromEnvironment, words(_LABEL)]

@@ -1,6 +1,7 @@
 """Where each key of a TOML document stands: `tomllib` reads values and forgets their lines.
 
-Only for documents that `tomllib` has accepted, so this scanner need not judge: it skips what it does not need.
+Only for documents that `tomllib` has accepted, so this scanner need not judge: it skips what it does not need. Of one
+that gives a key twice it says which.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 
 #: Keys and list positions from the top of the document: `("routes", "digits", "models", 1)`.
 KeyPath = tuple[str | int, ...]
@@ -41,6 +43,30 @@ def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
     return 1
 
 
+def repeated_key(text: str) -> tuple[KeyPath, int, int] | None:
+    """The key or table that is given again: its path, its line, and the line of the first.
+
+    `text`: a document up to the place where `tomllib` refused it for that.
+    """
+    scanner = _Scanner(text)
+    with suppress(ValueError):  # it may end inside an inline table
+        scanner.scan()
+    if not scanner.noted:
+        return None
+    seen: dict[KeyPath, int] = {}
+    for path, line in scanner.noted:
+        if path in seen:
+            return path, line, seen[path]
+        seen[path] = line
+    # Not the same words: the last one reaches into a value, or declares what a longer key has made.
+    *before, (path, line) = scanner.noted
+    for length in range(len(path), 0, -1):
+        first = next((earlier for other, earlier in before if other[:length] == path[:length]), None)
+        if first is not None:
+            return path[:length], line, first
+    return None
+
+
 class _Scanner:
     """One pass over the text; `position` only grows."""
 
@@ -50,6 +76,8 @@ class _Scanner:
         self._counted_to = 0
         self._line = 1
         self._lines: dict[KeyPath, int] = {}
+        #: Each key and header as it comes, and its line.
+        self.noted: list[tuple[KeyPath, int]] = []
         #: Number of items seen of each array of tables.
         self._array_sizes: dict[KeyPath, int] = {}
 
@@ -69,7 +97,7 @@ class _Scanner:
         self._position += 1
         path = self._resolve(self._key())
         self._position += 1
-        self._note(path, line)
+        self._note_key(path, line)
         return path
 
     def _array_header(self) -> KeyPath:
@@ -80,7 +108,7 @@ class _Scanner:
         array = (*self._resolve(key[:-1]), key[-1])
         index = self._array_sizes.get(array, 0)
         self._array_sizes[array] = index + 1
-        self._note((*array, index), line)
+        self._note_key((*array, index), line)
         return (*array, index)
 
     def _resolve(self, key: tuple[str, ...]) -> KeyPath:
@@ -96,7 +124,7 @@ class _Scanner:
         line = self._line_here()
         path = (*table, *self._key())
         self._position += 1  # the equals sign
-        self._note(path, line)
+        self._note_key(path, line)
         self._skip(_SPACE)
         self._value(path)
 
@@ -153,6 +181,10 @@ class _Scanner:
         if self._peek() == ",":
             self._position += 1
             self._skip(_FILLER)
+
+    def _note_key(self, path: KeyPath, line: int) -> None:
+        self.noted.append((path, line))
+        self._note(path, line)
 
     def _note(self, path: KeyPath, line: int) -> None:
         for length in range(1, len(path) + 1):

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from streamserve.errors import ConfigError
 from streamserve.settings.checks import cross_checks
 from streamserve.settings.environment import read_environment_variables
-from streamserve.settings.lines import key_lines
-from streamserve.settings.mistakes import Mistake, Source, from_validation, unknown_key
+from streamserve.settings.lines import key_lines, repeated_key
+from streamserve.settings.mistakes import Mistake, Source, dotted, from_validation, unknown_key
 from streamserve.settings.models import Settings
 from streamserve.settings.raw import RawConfig
 
@@ -24,6 +24,7 @@ _FILES = (
     ("broker", "client", "ssl_certfile"),
     ("broker", "client", "ssl_keyfile"),
 )
+_TOML_TWICE = re.compile(r"Cannot (overwrite|declare|mutate|redefine) |Duplicate ")
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
 
@@ -70,11 +71,27 @@ def _parse_toml(text: str, path: Path | str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         words = str(error)
         place = _TOML_PLACE.search(words)
+        twice = _told_twice(text, place) if _TOML_TWICE.match(words) else ""
+        if twice:
+            raise ConfigError(f"{path}:{twice}") from None
         line = place[1] if place else len(text.splitlines())
         column = f" (column {place[2]})" if place else ""
         raise ConfigError(f"{path}:{line}: not TOML: {_TOML_PLACE.sub('', words)}{column}") from None
     except RecursionError:
         raise ConfigError(f"{path}: nested too deeply") from None
+
+
+def _told_twice(text: str, place: re.Match[str] | None) -> str:
+    """Line and words for a key that is given twice, up to the place where tomllib saw it; empty where none is found."""
+    text = text.replace("\r\n", "\n")  # as tomllib counts
+    if place:
+        lines = text.split("\n")
+        text = "\n".join([*lines[: int(place[1]) - 1], lines[int(place[1]) - 1][: int(place[2]) - 1]])
+    found = repeated_key(text)
+    if found is None:
+        return ""
+    key, line, first = found
+    return f"{line}: not TOML: {dotted(key)} is given twice, first in line {first}; allowed: each key and table once"
 
 
 def _anchored(file: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from typing import Any
 
 from streamserve.errors import ConfigError
 from streamserve.runtimes import runtime_names
+from streamserve.runtimes.sources import why_no_source
 from streamserve.settings.policies import BUILT_IN
 
 POLICY_GROUP = "streamserve.policies"
 
-__all__ = ["POLICY_GROUP", "added_policy", "policy_names", "runtime_names"]
+__all__ = ["POLICY_GROUP", "added_policy", "policy_names", "runtime_names", "why_no_source"]
 
 
 def policy_names() -> tuple[str, ...]:

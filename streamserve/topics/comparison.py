@@ -115,13 +115,13 @@ def _layout(topic: Topic, found: FoundTopic) -> Iterator[Difference]:
 
 
 def _partition_advice(declared: int, found: int) -> str:
-    set_it = f"set `[app] partitions = {found}` in the config, if the app's other topics have {found} too"
-    if found > declared:
-        return f"Kafka cannot take partitions away: {set_it}."
-    return (
-        "Adding partitions moves keys, so that open requests and learnt states no longer meet their records: "
-        f"{set_it}, or give the app a new name."
+    mend = (
+        f"set `[app] partitions = {found}` in the config, if the app's other topics have {found} too, "
+        "or give the app a new name."
     )
+    if found > declared:
+        return f"Kafka cannot take partitions away: {mend}"
+    return f"Adding partitions moves keys, so that open requests and learnt states no longer meet their records: {mend}"
 
 
 def _fits(setting: str, declared: str, found: str, replication: int) -> bool:

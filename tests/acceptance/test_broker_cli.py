@@ -82,9 +82,29 @@ def test_two_names_are_two_brokers(environment: dict[str, str]) -> None:
         first = run_json(environment, "start", "--name", "a")
         second = run_json(environment, "start", "--name", "b")
         assert first["bootstrap_servers"] != second["bootstrap_servers"]
+        other = run(environment, "start", "--name", "b", "--nodes", "3")
+        assert other.returncode == 4
+        assert "stop it with 'streamserve broker stop --name b'" in other.stderr
     finally:
         run(environment, "stop", "--name", "a")
         run(environment, "stop", "--name", "b")
+
+
+@pytest.mark.broker
+def test_two_starts_at_once_are_one_broker_that_is_ready(environment: dict[str, str]) -> None:
+    command = [*COMMAND, "start", "--name", "two", "--json"]
+    starts = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    try:
+        told = [start.communicate(timeout=TIMEOUT_S) for start in starts]
+        assert [start.returncode for start in starts] == [0, 0, 0], told
+        answers = [json.loads(out) for out, _ in told]
+        assert all(answer["ready"] for answer in answers)
+        assert len({answer["bootstrap_servers"] for answer in answers}) == 1
+    finally:
+        run(environment, "stop", "--name", "two")
 
 
 def start_in_foreground(environment: dict[str, str]) -> tuple[subprocess.Popen[str], dict[str, Any]]:

@@ -13,6 +13,7 @@ import pytest
 from streamserve.cli.entry import run
 from streamserve.cli.probe import read_sample
 from streamserve.errors import ModelError
+from tests.kafka.brokers.recorded import running
 
 MODELS = """\
 import os, signal
@@ -33,6 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mymodels.py").write_text(MODELS)
     (tmp_path / "rows.json").write_text("[[1, 2], [3, 4]]")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STREAMSERVE_STATE", str(tmp_path / "state"))
     return tmp_path
 
 
@@ -121,6 +123,29 @@ def test_a_broker_that_does_not_answer_is_told(project: Path, capfd: pytest.Capt
     assert address in found["broker"]["problem"]
     code, found = report(capfd, name, "--offline")
     assert (code, found["broker"]["asked"]) == (0, False)
+
+
+@pytest.mark.broker
+def test_a_kafka_of_our_own_that_runs_is_looked_at(
+    project: Path, capfd: pytest.CaptureFixture[str], broker: Any
+) -> None:
+    name = config(project, "good")
+    text = (project / name).read_text().replace('app.name = "a"', 'app.name = "own-check"')
+    (project / name).write_text(text)
+    running(project / "state" / "own-check" / "broker", broker.bootstrap_servers)
+    code, out = check(capfd, name)
+    assert code == 0
+    assert f"{broker.bootstrap_servers} (a Kafka of our own): no topics of this app yet" in out
+    with pytest.raises(SystemExit) as left:
+        run(["topics", "create", name])
+    assert left.value.code == 0
+    code, out = check(capfd, name)
+    assert code == 0
+    assert f"{broker.bootstrap_servers} (a Kafka of our own): all " in out
+    (project / name).write_text(text + "app.partitions = 6\n")
+    code, found = report(capfd, name)
+    assert (code, found["broker"]["own"]) == (5, True)
+    assert {one["what"] for one in found["broker"]["differences"]} == {"partitions"}
 
 
 @pytest.mark.broker

@@ -30,7 +30,9 @@ def test_writes_a_config_that_loads(tmp_path: Path) -> None:
     settings = load_settings(tmp_path / "Iris_Demo" / "streamserve.toml")
     assert settings.app.name == "iris-demo"
     assert settings.fused
-    assert "iris-demo.requests.v1" in (tmp_path / "Iris_Demo" / "README.md").read_text()
+    readme = (tmp_path / "Iris_Demo" / "README.md").read_text()
+    assert "iris-demo.requests.v1" in readme
+    assert 'pip install "PATH/TO/streamserve[' in readme  # no package index has it
 
 
 def test_overwrites_nothing(tmp_path: Path) -> None:

@@ -104,6 +104,8 @@ def test_raw_takes_what_json_lacks() -> None:
         ([["\ud800"]], {}, "cannot be written as JSON"),
         ([1], {"deadline_ms": 0}, "deadline_ms = 0: allowed"),
         ([1], {"deadline_ms": True}, "deadline_ms = True: allowed"),
+        ([1], {"deadline_ms": "abc"}, "deadline_ms = 'abc': allowed"),
+        ([1], {"deadline_ms": 1.5}, "deadline_ms = 1.5: allowed"),
         ([1], {"key": "\ud800"}, "key is not Unicode text"),
         (b"x" * MAX_RECORD_BYTES, {}, "the requests topic takes 4128768: send less"),
     ],

@@ -197,6 +197,8 @@ async def test_what_cannot_be_told_is_refused_in_words(written: Written) -> None
         await story_of(written, "x")
     with pytest.raises(StreamserveError, match=r"names partition 9; .* has 0 to 2"):
         await story_of(written, "9-0")
+    with pytest.raises(StreamserveError, match=r"no request stands at 0-0: partition 0 of .* is empty$"):
+        await story_of(written, "0-0")
     with pytest.raises(StreamserveError, match=r"no request stands at 1-99: partition 1 of .* holds 0 to 2"):
         await story_of(written, "1-99")
     written.log.delete_before(At(REQUESTS, 1), 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,7 @@ import pytest
 import streamserve
 from streamserve.client.targets import RouteHint, own_broker, target_of_app, target_of_config
 from streamserve.errors import BrokerError, ConfigError
-from streamserve.kafka.brokers.process import start_mark
-from streamserve.kafka.brokers.state import BrokerRecord, NodeRecord, write_record
+from tests.kafka.brokers.recorded import running
 
 CONFIG = """
 [app]
@@ -33,25 +31,6 @@ input = "text"
 [learn]
 join_window_ms = 5000
 """
-
-
-def running(folder: Path, address: str) -> None:
-    """As a broker of ours that runs would be found in `folder`; its process is this one."""
-    folder.mkdir(parents=True)
-    mark = start_mark(os.getpid())
-    assert mark is not None
-    node = NodeRecord(node_id=1, pid=os.getpid(), mark=mark, port=1, controller_port=2, log="")
-    write_record(
-        folder,
-        BrokerRecord(
-            bootstrap_servers=address,
-            cluster_id="c",
-            kafka_version="4",
-            started_at_ms=1,
-            detached=False,
-            nodes=(node,),
-        ),
-    )
 
 
 def write(folder: Path, *, state: str = "", broker: str = "") -> Path:

@@ -15,11 +15,12 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from typer.testing import CliRunner, Result
 
 from streamserve.cli.topics import app as cli
-from streamserve.errors import BrokerError, ConfigError, TopicsDiffer
+from streamserve.errors import BrokerError, TopicsDiffer
 from streamserve.kafka import admin
 from streamserve.testing.broker_fixture import BrokerForTests
 from streamserve.topics import Topic, catalogue
 from streamserve.topics.comparison import Difference
+from tests.kafka.brokers.recorded import running
 
 CONFIG = """
 [app]
@@ -240,10 +241,23 @@ class TestCommand:
     def run(self, command: str, config: Path, *more: str) -> Result:
         return CliRunner().invoke(cli, [command, str(config), *more])
 
-    def test_without_a_broker_it_says_how_to_name_one(self, config: Path) -> None:
+    def test_without_a_broker_it_says_how_to_name_one(
+        self, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("STREAMSERVE_STATE", str(tmp_path / "state"))
         result = self.run("plan", config)
-        assert isinstance(result.exception, ConfigError)
+        assert isinstance(result.exception, BrokerError)
         assert "--bootstrap-servers" in str(result.exception)
+
+    @pytest.mark.broker
+    def test_our_own_broker_is_found_where_none_is_named(
+        self, broker: BrokerForTests, config: Path, app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("STREAMSERVE_STATE", str(tmp_path / "state"))
+        running(tmp_path / "state" / app / "broker", broker.bootstrap_servers)
+        assert self.run("plan", config).exit_code == TopicsDiffer.exit_code
+        for command in ("create", "check", "plan"):
+            assert self.run(command, config).exit_code == 0
 
     @pytest.mark.broker
     def test_plan_create_check(self, broker: BrokerForTests, config: Path, app: str) -> None:

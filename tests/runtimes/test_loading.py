@@ -110,7 +110,7 @@ def test_a_method_of_an_attribute_can_be_named(app: Path) -> None:
         ("app_bad:no_batch", r'takes \(\), .* to call it as a factory write source = "app_bad:no_batch\(\)"'),
         ("app_bad:number", "no runtime accepts app_bad:number, an object of type builtins.int; installed runtimes: "),
         ("just words", "source 'just words' is neither an import path .* nor a file ending in .skops"),
-        ("model.pkl", "plain pickles are not read; save the model as"),
+        ("model.pkl", "is a plain pickle, which is not read; save the model as"),
     ],
 )
 def test_a_wrong_source_is_explained(app: Path, source: str, words: str) -> None:

@@ -102,6 +102,23 @@ MISTAKES = [
     ("deadline_ms = 100", 'input = "json"', "input", 'allowed: "oip", "rows", "text", "raw"', ""),
     ("default = -1", "default = 1979-05-27", "default", "routes.digits.default: must be a number, a text", ""),
     ("default = -1", "default = {a = 1}", "default", "routes.digits.default: must be a number, a text", ""),
+    ("default = -1", "default = nan", "default", "routes.digits.default = NaN: nan is no finite number", "allowed: a"),
+    ("default = -1", "default = -inf", "default", "routes.digits.default = -Infinity: -inf is no finite", "allowed: a"),
+    ("default = -1", "default = [0.5, nan]", "default", "routes.digits.default: nan is no finite", "allowed: a number"),
+    (
+        "default = -1",
+        "default = 9223372036854775808",
+        "default",
+        "routes.digits.default = 9223372036854775808: a whole number beyond 64 bits",
+        "allowed: a number",
+    ),
+    (
+        "default = -1",
+        'default = [1, "a", true]',
+        "default",
+        "routes.digits.default: mixes numbers, texts, true or false; allowed: a number",
+        "a list of one kind",
+    ),
     (
         "default = -1",
         "confidence_threshold = 0.5",
@@ -133,6 +150,14 @@ MISTAKES = [
         "",
     ),
     ('"workers.digits_linear:model"', '"m.joblib"', "source", "set trust_pickle = true", ""),
+    (
+        '"workers.digits_linear:model"',
+        '"workers.digits_linear"',
+        "source",
+        'models.linear.source = "workers.digits_linear" is neither an import path (package.module:attribute, or',
+        "a file ending in .skops,",
+    ),
+    ('"workers.digits_linear:model"', '"m.pkl"', "source", 'models.linear.source = "m.pkl" is a plain pickle', "save"),
     ('batching = "auto"', 'trusted_types = ["x.Y"]', "trusted_types", "only used with a .skops file", ""),
     ('batching = "auto"', 'runtime = "sklern"', "runtime", 'no runtime is called "sklern"', 'did you mean "sklearn"?'),
     ('"host:9092"', '"host"', "bootstrap_servers", "allowed: `host:port`, several with commas", ""),
@@ -228,8 +253,36 @@ def test_static_weights_name_the_models_of_the_route() -> None:
 def test_toml_that_is_broken_keeps_its_line() -> None:
     assert refused(changed("partitions = 4", "partitions =")) == ["app.toml:3: not TOML: Invalid value (column 13)"]
     assert refused("[app\n")[0].startswith("app.toml:1: not TOML: ")
-    assert refused('[app]\nname = "a"\nname = "b"\n')[0].startswith("app.toml:3: not TOML: ")
     assert refused('a = """\n\n')[0].startswith("app.toml:")
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("text", "line", "key", "first"),
+    [
+        ('[app]\nname = "a"\nname = "b"\n', 3, "app.name", 2),
+        ('[app]\nname = """\nb"""\nname = [\n"é",\n]\n[x]\n', 4, "app.name", 2),
+        ("a = [{ b = 1 }]\na = [\n{ b = 1 }]\n", 2, "a", 1),
+        ("[app]\n[pools.a]\n[app]\n", 3, "app", 1),
+        ("[a]\nb = 1\n[a.b]\n", 3, "a.b", 2),
+        ("a.b = 1\na.b.c = 2", 2, "a.b", 1),
+        ("[a]\nb = { c = 1, d = [{ e = 1 }], c = 2 }\n", 2, "a.b.c", 2),
+        ("a = { b = 1 }\n[a]\nc = 1\n", 2, "a", 1),
+        ("[[a]]\nb = 1\n[[a]]\nb = 1\nb = 2\n", 5, "a[1].b", 4),
+    ],
+)
+def test_what_is_given_twice_is_named(text: str, line: int, key: str, first: int, newline: str) -> None:
+    (told,) = refused(text.replace("\n", newline))
+    assert told == (
+        f"app.toml:{line}: not TOML: {key} is given twice, first in line {first}; allowed: each key and table once"
+    )
+
+
+@pytest.mark.parametrize(
+    "label", ["-9223372036854775808", "9223372036854775807", "[1, 2.5]", '["a", "b"]', "[true]", "1e300"]
+)
+def test_a_default_of_one_kind_is_taken(label: str) -> None:
+    assert parse_settings(changed("default = -1", f"default = {label}"), "x").routes["digits"].has_default
 
 
 def test_keys_that_pydantic_settings_would_obey_are_only_unknown() -> None:

@@ -100,6 +100,7 @@ def test_another_number_of_partitions_is_for_a_person_to_mend(partitions: int, w
     assert difference.repair is Repair.BY_HAND
     assert str(difference) == f"{REQUESTS}: partitions is {partitions}, declared is 4"
     assert difference.advice.startswith(words)
+    assert difference.advice.endswith("or give the app a new name.")  # where the other topics are as declared
 
 
 def test_fewer_replicas_are_for_a_person_to_mend_and_more_are_welcome() -> None:

@@ -33,6 +33,7 @@ from streamserve.kafka.brokers.state import (
     read_status,
     remove_record,
     stop_all,
+    stop_command,
     write_record,
 )
 
@@ -47,6 +48,10 @@ _QUOTED_LINES = 12
 _QUOTED_CHARACTERS = 2_000
 _PORT_TAKEN = re.compile(r"BindException|Address already in use")
 _STACK_FRAME = re.compile(r"^\s*(at |\.\.\. \d+ more)")
+
+
+class FolderInUse(BrokerError):
+    """Another process runs, starts or stops the broker of this folder."""
 
 
 class _PortTakenError(Exception):
@@ -102,8 +107,8 @@ class OwnBroker:
         """Start all nodes, wait until each answers a client, return the bootstrap servers.
 
         `detached`: the broker outlives this process, until `streamserve broker stop` or `stop()`.
-        Raises `BrokerError`: Java or jars missing, folder in use or of another size, port taken, Kafka stopped while
-        starting (its last lines are quoted) or not ready after `timeout_s`. Nothing runs then.
+        Raises `BrokerError`: Java or jars missing, folder in use (`FolderInUse`) or of another size, port taken, Kafka
+        stopped while starting (its last lines are quoted) or not ready after `timeout_s`. Nothing runs then.
         """
         if self._processes:
             message = f"this broker was started already, at {self.bootstrap_servers}"
@@ -189,10 +194,10 @@ class OwnBroker:
             record = read_record(folder)
             where = f" (process {record.nodes[0].pid}, {record.bootstrap_servers})" if record else ""
             message = (
-                f"a broker already runs in {folder}{where}; use it, stop it with 'streamserve broker stop', or take "
+                f"a broker already runs in {folder}{where}; use it, stop it with '{stop_command(folder)}', or take "
                 "another --name or --state-dir"
             )
-            raise BrokerError(message) from None
+            raise FolderInUse(message) from None
 
     def _release_lock(self) -> None:
         if self._lock_fd >= 0:

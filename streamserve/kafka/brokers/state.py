@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from streamserve.errors import BrokerError
 from streamserve.kafka.brokers.ports import HOST
 from streamserve.kafka.brokers.probe import live_brokers
 from streamserve.kafka.brokers.process import Process, start_mark
+from streamserve.places import state_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +24,7 @@ FILE_NAME = "broker.json"
 _VERSION = 1
 _PROBE_TIMEOUT_S = 1.0
 _KILL_TIMEOUT_S = 5.0
+_LOOK_AGAIN_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +156,37 @@ def read_status(state_dir: Path) -> BrokerStatus:
         kafka_version=record.kafka_version,
         nodes=nodes,
     )
+
+
+def await_ready(state_dir: Path, timeout_s: float) -> BrokerStatus:
+    """Wait until the broker of this folder, which another process starts, is ready.
+
+    Raises `BrokerError` where a node of it ends, or it is not ready after `timeout_s`.
+    """
+    until = time.monotonic() + timeout_s
+    while not (now := read_status(state_dir)).ready:
+        ended = ", ".join(str(node.node_id) for node in now.nodes if not node.running)
+        if ended or not now.nodes:
+            what = f"node {ended} of it has ended" if ended else "it has ended"
+        elif time.monotonic() >= until:
+            what = f"it does not answer after {timeout_s:.0f} s; its log: {now.nodes[0].log}"
+        else:
+            time.sleep(_LOOK_AGAIN_S)
+            continue
+        message = (
+            f"the broker in {state_dir} is not ready: {what}. Stop it with '{stop_command(state_dir)}', then start"
+        )
+        raise BrokerError(message)
+    return now
+
+
+def stop_command(state_dir: Path) -> str:
+    """What a person types to stop the broker of this folder."""
+    name = state_dir.parent.name
+    with suppress(BrokerError):  # not every folder's name can be a broker's
+        if state_dir == state_folder(name):
+            return "streamserve broker stop" if name == "default" else f"streamserve broker stop --name {name}"
+    return f"streamserve broker stop --state-dir {shlex.quote(str(state_dir))}"
 
 
 def answers(nodes: Sequence[NodeRecord], cluster_id: str, alive: frozenset[int]) -> bool:
