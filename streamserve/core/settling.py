@@ -272,7 +272,6 @@ class Settling:
         missing: U8,
     ) -> Predictions:
         table = self._window.table
-        rows, lists = at.tolist(), table.lists
         models = self._rules.routes[route].models if route >= 0 else ()
         return Predictions(
             partition=table["partition"][at],
@@ -280,9 +279,9 @@ class Settling:
             models=models,
             offsets=table["offset"][at],
             append_ms=table["append_ms"][at],
-            keys=[lists["keys"][i] for i in rows],
-            ids=[lists["ids"][i] for i in rows],
-            traces=[lists["traces"][i] for i in rows],
+            keys=table.entries("keys", at),
+            ids=table.entries("ids", at),
+            traces=table.entries("traces", at),
             outcome=outcome,
             reason=reason,
             row_starts=row_starts,

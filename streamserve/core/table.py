@@ -55,6 +55,15 @@ class Table(dict[str, NDArray[Any]]):
         """Row numbers of live handles."""
         return handles - self.base
 
+    def entries(self, name: str, at: I64) -> list[Any]:
+        """What a list holds of these rows, in their order. `at`: increasing."""
+        values = self.lists[name]
+        n = len(at)
+        if n and at[-1] - at[0] == n - 1:  # nobody is left out between them
+            first = int(at[0])
+            return values[first : first + n]
+        return [values[i] for i in at.tolist()]
+
     def append(self, n: int, columns: Mapping[str, Any], lists: Mapping[str, list[Any]]) -> I64:
         """Add n rows; columns that are not given are zero. Returns their handles."""
         first = self.end
