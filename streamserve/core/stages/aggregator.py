@@ -19,6 +19,7 @@ import numpy as np
 
 from streamserve.core.admission import Admission
 from streamserve.core.codec import InputCodec
+from streamserve.core.deciding import Deciding
 from streamserve.core.effects import Continue, Count, Effect, EmitDeadLetters, EmitPredictions, Pause, settles
 from streamserve.core.epochs import EpochTable
 from streamserve.core.events import (
@@ -50,16 +51,13 @@ from streamserve.core.slicing import (
 )
 from streamserve.core.table import NEVER_MS
 from streamserve.core.takeover import Ownership
-from streamserve.core.window import NO_ERROR, Due, Window, bits
+from streamserve.core.window import NO_ERROR, Due, Window
 
 #: Answers that wait for their request; above it the answers topic is paused until the requests have caught up.
 EARLY_LIMIT = 50_000
 #: An answer that can no longer change waits so long for members that are about to answer: they are then in its record,
 #: and a batch is settled in one step instead of one a member.
 EARLY_WAIT_MS = 5
-_FORMS = 1 << 20
-#: Weights sum to about 1.
-_ROUNDING = 1e-9
 
 
 class AggregatorStage:
@@ -77,6 +75,7 @@ class AggregatorStage:
         self._admission = admission or Admission(rules, epochs)
         self._window = Window(rules.routes, rules.max_deadline_ms)
         self._settling = Settling(rules, self._window, epochs, codecs)
+        self._deciding = Deciding(rules, self._window, self._settling)
         self._owned: dict[int, Ownership] = {}
         self._catching_up: set[int] = set()
         self._open = Owned()
@@ -303,7 +302,7 @@ class AggregatorStage:
         complete = ((table["chosen"][at] & ~heard) == 0) | (table["error"][at] != NO_ERROR)
         if not every(complete):
             undecided = at[~complete & (table["early_ms"][at] == 0)]
-            decided = undecided[self._decided(undecided)]
+            decided = undecided[self._deciding.decided(undecided)]
             if len(decided):
                 table["early_ms"][decided] = now_ms + EARLY_WAIT_MS
                 self._early_due_ms = min(self._first_early_ms(), now_ms + EARLY_WAIT_MS)
@@ -317,43 +316,6 @@ class AggregatorStage:
         at = indices((table["early_ms"] > 0) & ~table["settled"])
         if len(at):
             self._settle(Due(at=at, early=np.ones(len(at), np.bool_)), now_ms, effects)
-
-    def _decided(self, at: I64) -> Flags:
-        """The members still missing cannot change the answer (nor lift it over or under the threshold)."""
-        table = self._window.table
-        decided = np.zeros(len(at), np.bool_)
-        kinds = table["route"][at] * _FORMS + table["form"][at]
-        for kind in distinct(kinds):
-            index = kind // _FORMS
-            route = self._rules.routes[index]
-            if kind % _FORMS == 0 or not route.decide_early or route.combine == "mean" or len(route.models) < 2:
-                continue  # form 0: nobody has answered yet
-            mine = indices(kinds == kind)
-            weights = self._settling.weights(index, at[mine])
-            there = bits(table["present"][at[mine]], len(route.models))
-            given = np.where(there, weights, 0.0).sum(axis=1)
-            waits = bits(table["chosen"][at[mine]] & ~table["failed"][at[mine]], len(route.models)) & ~there
-            open_weights = np.where(waits, weights, 0.0)
-            left = open_weights.max(axis=1) if route.combine == "best" else open_weights.sum(axis=1)
-            # A member can raise the lead by its weight and no more: who cannot be decided yet is not looked at.
-            likely = indices((given > left) & (given + table["reach"][at[mine]] > left) & there.any(axis=1))
-            if not len(likely):
-                continue
-            rows = at[mine[likely]]
-            combined, members, row_starts = self._settling.combined(rows, index, weights[likely])
-            lead = (
-                combined.lead
-                if len(combined.lead) == len(rows)
-                else np.minimum.reduceat(combined.lead, row_starts[:-1])
-            )
-            table["reach"][rows] = lead - given[likely]
-            # A tie but for rounding is not decided: the full sum may round to the other side.
-            certain = lead > left[likely] + _ROUNDING
-            if route.confidence_threshold > 0:
-                confidence = self._settling.confidence(weights[likely], combined, members, row_starts)
-                certain &= confidence >= route.confidence_threshold
-            decided[mine[likely[certain]]] = True
-        return decided
 
     def _settle_due(self, now_ms: int, effects: list[Effect]) -> None:
         if now_ms < self._soonest_ms - self._rules.guard_ms:
