@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ def answers(n: int) -> Answers:
 def dead_letters(n: int) -> DeadLetters:
     return DeadLetters(
         source="requests",
-        partition=np.full(n, 3),
+        partition=3,
         offsets=np.arange(n),
         append_ms=np.arange(n),
         keys=[b"key"] * n,
@@ -149,7 +150,7 @@ def output_cases() -> Mapping[str, Callable[[], object]]:
         "predictions, text label": predictions(BLOCK, names),
         "predictions, with probabilities": predictions(BLOCK, labels, probabilities=True),
     }
-    return {name: lambda block=block: encode_predictions(block) for name, block in blocks.items()}  # type: ignore[misc]
+    return {name: partial(encode_predictions, block) for name, block in blocks.items()}
 
 
 def loop_cases() -> Mapping[str, Callable[[], object]]:
@@ -171,7 +172,7 @@ def loop_cases() -> Mapping[str, Callable[[], object]]:
 def main() -> None:
     one = predictions(1, np.array([1]))
     print(f"{'microseconds a record, blocks of ' + str(BLOCK):<40}")
-    for name, work in (input_cases() | output_cases() | loop_cases()).items():  # type: ignore[operator]
+    for name, work in {**input_cases(), **output_cases(), **loop_cases()}.items():
         print(f"{name:<34}{microseconds_per_record(work, BLOCK):>6.2f}")
     print(f"{'predictions, block of one':<34}{microseconds_per_record(lambda: encode_predictions(one), 1):>6.2f}")
 
