@@ -156,6 +156,21 @@ def fused_us(n: int, models: int = 1, rows: int = FETCH, *, probabilities: bool 
     return seconds / n * 1e6
 
 
+def shed_us(n: int) -> float:
+    """Microseconds for a request that a worker gives up: taken in, answered `shed`, acknowledged, settled."""
+    now = 1_000_000
+    app = rules(1)
+    stage = WorkerStage(app, {"m0@1": ModelRules(model="m0@1")}, {"oip": input_codec("oip")}, EpochTable(app))
+    drive = Drive(stage, now)
+    drive.feed(assigned())
+    for rows in range(1, 30):  # so slow that nobody can make it
+        stage._desks["m0@1"].batcher.observe(rows, 2.0 * app.routes[0].deadline_ms, False)
+    chunks = fetches(values(n), now)
+    seconds = timed(lambda: _run(drive, chunks))
+    assert stage.idle
+    return seconds / n * 1e6
+
+
 def _run(drive: Drive, chunks: list[Requests]) -> None:
     for chunk in chunks:
         drive.open(chunk)
@@ -217,6 +232,7 @@ def main() -> None:
         ("fused, sixteen models", lambda: fused_us(args.requests, 16)),
         ("sixteen with probabilities", lambda: fused_us(args.requests, 16, probabilities=True)),
         ("fused, one request a fetch", lambda: fused_us(args.requests // 10, 1, 1)),
+        ("worker, shed", lambda: shed_us(args.requests)),
         ("aggregator, five members", lambda: aggregator_us(args.requests, 5)),
     ):
         runs = sorted(measure() for _ in range(3))

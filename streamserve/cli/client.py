@@ -69,6 +69,9 @@ def send(
     deadline_ms: Annotated[
         int | None, typer.Option("--deadline-ms", min=1, help="Budget from append; left out: the route's.")
     ] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", min=-9, max=9, help="Under overload the highest is shed last.")
+    ] = None,
     grace_ms: Annotated[
         int, typer.Option("--grace-ms", min=0, help="How long after its deadline a request is waited for.")
     ] = GRACE_MS,
@@ -87,7 +90,15 @@ def send(
         hints = {name: replace(hint, input=codec.value) for name, hint in target.routes.items()}
         target = replace(target, routes=hints)
     reads = codec.value if codec is not None else _codec_of(target, route)
-    sending = _Sending(target=target, codec=reads, route=route, deadline_ms=deadline_ms, grace_ms=grace_ms, key=key)
+    sending = _Sending(
+        target=target,
+        codec=reads,
+        route=route,
+        deadline_ms=deadline_ms,
+        priority=priority,
+        grace_ms=grace_ms,
+        key=key,
+    )
     late = _run(_send_all(sending, requests, wait=wait, as_json=as_json))
     if late:
         raise typer.Exit(PredictionTimeout.exit_code)
@@ -171,11 +182,12 @@ class _Sending:
     codec: Codec | None
     route: str | None
     deadline_ms: int | None
+    priority: int | None
     grace_ms: int
     key: str | None
 
     def submit(self, client: Client, x: Input) -> Submitted:
-        return client.submit(x, route=self.route, deadline_ms=self.deadline_ms, key=self.key)
+        return client.submit(x, route=self.route, deadline_ms=self.deadline_ms, priority=self.priority, key=self.key)
 
 
 def _target(arguments: list[str], app: str | None, bootstrap_servers: str | None) -> tuple[Target, list[str]]:

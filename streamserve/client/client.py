@@ -177,6 +177,7 @@ class Client:
         *,
         route: str | None = None,
         deadline_ms: int | None = None,
+        priority: int | None = None,
         key: str | bytes | None = None,
         id: str | None = None,
     ) -> Submitted:
@@ -186,6 +187,7 @@ class Client:
         that reads text, or `bytes`, sent as they are.
         `route`: may be left out where the app has one.
         `deadline_ms`: budget from append; None: the client's, else the route's.
+        `priority`: -9 to 9, 0 where none is given; under overload the highest is shed last.
         `key`: requests of one key are in one partition, in order; feedback and prediction carry it too.
         `id`: repeated in the prediction; need not be unique.
         Raises UnusableInput for what cannot be sent, StreamserveError where the client does not run.
@@ -194,7 +196,7 @@ class Client:
         hint = self._hint(route)
         budget_ms = self._deadline_ms if deadline_ms is None else deadline_ms
         codec = self._codec if hint is None else hint.input
-        record = request_record(x, codec=codec, route=route, deadline_ms=budget_ms, key=key, id=id)
+        record = request_record(x, codec=codec, route=route, deadline_ms=budget_ms, priority=priority, key=key, id=id)
         if budget_ms is None:
             budget_ms = UNSTATED_DEADLINE_MS if hint is None else hint.deadline_ms
         partition = self._partition_for(record.key)
@@ -211,6 +213,7 @@ class Client:
         *,
         route: str | None = None,
         deadline_ms: int | None = None,
+        priority: int | None = None,
         key: str | bytes | None = None,
         id: str | None = None,
     ) -> Prediction:
@@ -219,7 +222,8 @@ class Client:
         Raises PredictionTimeout, which says where the request was last seen, when none came within deadline and
         grace; UnusableInput, BrokerError, ContractError and ShuttingDown as `Submitted.prediction`.
         """
-        return await self.submit(x, route=route, deadline_ms=deadline_ms, key=key, id=id).prediction()
+        sent = self.submit(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id)
+        return await sent.prediction()
 
     async def predict_many(
         self,
@@ -227,6 +231,7 @@ class Client:
         *,
         route: str | None = None,
         deadline_ms: int | None = None,
+        priority: int | None = None,
         key: str | bytes | None = None,
         ids: Sequence[str] | None = None,
     ) -> list[Prediction]:
@@ -238,7 +243,14 @@ class Client:
         if ids is not None and len(ids) != len(inputs):
             raise StreamserveError(f"{len(inputs)} inputs and {len(ids)} ids: give one id a request")
         sent = [
-            self.submit(x, route=route, deadline_ms=deadline_ms, key=key, id=None if ids is None else ids[index])
+            self.submit(
+                x,
+                route=route,
+                deadline_ms=deadline_ms,
+                priority=priority,
+                key=key,
+                id=None if ids is None else ids[index],
+            )
             for index, x in enumerate(inputs)
         ]
         await asyncio.gather(*(submitted.settled() for submitted in sent))

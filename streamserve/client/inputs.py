@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from streamserve.client.failures import UnusableInput
+from streamserve.core.admission import MOST_PRIORITY
 from streamserve.kafka.codecs.outputs import datatype_of
 from streamserve.kafka.codecs.raw import DTYPE_HEADER, DTYPES, SHAPE_HEADER
 from streamserve.kafka.ports import Record
@@ -20,6 +21,7 @@ Input = NDArray[Any] | Sequence[Any] | str | bytes
 
 ROUTE_HEADER = "ss-route"
 DEADLINE_HEADER = "ss-deadline-ms"
+PRIORITY_HEADER = "ss-priority"
 CLOUD_EVENTS_ID_HEADER = "ce_id"
 #: 4 MiB are declared for the topic; 64 KiB are left for the batch around the record.
 MAX_RECORD_BYTES = (4 << 20) - (64 << 10)
@@ -34,6 +36,7 @@ def request_record(
     codec: Codec | None = None,
     route: str | None = None,
     deadline_ms: int | None = None,
+    priority: int | None = None,
     key: str | bytes | None = None,
     id: str | None = None,
 ) -> Record:
@@ -46,6 +49,10 @@ def request_record(
     """
     if deadline_ms is not None and not _is_duration(deadline_ms):
         raise UnusableInput(f"deadline_ms = {deadline_ms!r}: allowed are whole milliseconds from 1")
+    if priority is not None and not _is_priority(priority):
+        raise UnusableInput(
+            f"priority = {priority!r}: allowed are whole numbers from -{MOST_PRIORITY} to {MOST_PRIORITY}"
+        )
     value, headers, has_id = _body(x, codec, id)
     if id is not None and not has_id:
         headers.append((CLOUD_EVENTS_ID_HEADER, _utf8(id, "id")))
@@ -53,6 +60,8 @@ def request_record(
         headers.append((ROUTE_HEADER, _utf8(route, "route")))
     if deadline_ms is not None:
         headers.append((DEADLINE_HEADER, b"%d" % deadline_ms))
+    if priority is not None:
+        headers.append((PRIORITY_HEADER, b"%d" % priority))
     record = Record(value=value, key=key_bytes(key), headers=tuple(headers))
     size = record_bytes(record)
     if size > MAX_RECORD_BYTES:
@@ -72,8 +81,16 @@ def record_bytes(record: Record) -> int:
 
 
 def _is_duration(value: object) -> bool:
-    """Whether it is a whole number from 1, numpy's included."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
+    return _is_whole(value) and bool(value >= 1)
+
+
+def _is_priority(value: object) -> TypeGuard[int]:
+    return _is_whole(value) and bool(abs(value) <= MOST_PRIORITY)
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    """Whether it is a whole number, numpy's included."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _body(x: Input, codec: Codec | None, id: str | None) -> tuple[bytes, list[tuple[str, bytes | None]], bool]:

@@ -125,13 +125,14 @@ class SyncClient:
         *,
         route: str | None = None,
         deadline_ms: int | None = None,
+        priority: int | None = None,
         key: str | bytes | None = None,
         id: str | None = None,
     ) -> SyncSubmitted:
         """As `Client.submit`."""
 
         async def submitted() -> Submitted:
-            return self._client.submit(x, route=route, deadline_ms=deadline_ms, key=key, id=id)
+            return self._client.submit(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id)
 
         return SyncSubmitted(self._do(submitted()), self._ask)
 
@@ -141,11 +142,14 @@ class SyncClient:
         *,
         route: str | None = None,
         deadline_ms: int | None = None,
+        priority: int | None = None,
         key: str | bytes | None = None,
         id: str | None = None,
     ) -> Prediction:
         """As `Client.predict`."""
-        return self._do(self._client.predict(x, route=route, deadline_ms=deadline_ms, key=key, id=id))
+        return self._do(
+            self._client.predict(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id)
+        )
 
     def predict_many(
         self,
@@ -153,12 +157,15 @@ class SyncClient:
         *,
         route: str | None = None,
         deadline_ms: int | None = None,
+        priority: int | None = None,
         key: str | bytes | None = None,
         ids: Sequence[str] | None = None,
     ) -> list[Prediction]:
         """As `Client.predict_many`."""
         inputs = list(xs)
-        return self._do(self._client.predict_many(inputs, route=route, deadline_ms=deadline_ms, key=key, ids=ids))
+        return self._do(
+            self._client.predict_many(inputs, route=route, deadline_ms=deadline_ms, priority=priority, key=key, ids=ids)
+        )
 
     def predictions(self, *, mine: bool = False, max_waiting: int = 10_000) -> SyncPredictionStream:
         """As `Client.predictions`, for `for`."""

@@ -5,8 +5,9 @@ Worker and aggregator both admit every request and, being pure, reach the same r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,13 +17,16 @@ from streamserve.core.messages import I64, INITIAL_EPOCH, PROBABILITY_ONE, Choic
 from streamserve.core.reasons import Reason
 from streamserve.core.routes import AppRules
 
-_ROUTE, _MODEL, _BUDGET = "ss-route", "mlserver-model", "ss-deadline-ms"
+_ROUTE, _MODEL, _BUDGET, _PRIORITY = "ss-route", "mlserver-model", "ss-deadline-ms", "ss-priority"
 #: All that decides what is asked for; parsed once per distinct set, whatever else an application sends.
-_ASKING = frozenset({_ROUTE, _MODEL, _BUDGET})
+_ASKING = frozenset({_ROUTE, _MODEL, _BUDGET, _PRIORITY})
+MOST_PRIORITY = 9
 #: Headers that differ from request to request.
 _OWN_HEADERS = frozenset({"ce_id", "traceparent", "ce_time", "tracestate", "ce_traceparent", "ce_tracestate"})
 _MEMO_LIMIT = 4096
 _MOST_DIGITS = 20
+#: Python would also take 1_0 and the digits of other scripts.
+_WHOLE = re.compile("[+-]?[0-9]{1,3}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,6 +36,8 @@ class Admitted:
     route: I64
     """Index in `AppRules.routes`; -1 where the request names none that exists."""
     deadline_ms: I64
+    priority: I64
+    """`-MOST_PRIORITY` to `MOST_PRIORITY`; 0 where the request names none. The highest is shed last."""
     choice: Choice
     forced: Flags
     """The request named one model, so nothing was drawn."""
@@ -49,6 +55,7 @@ class _Ask:
     budget_ms: int
     mask: int = 0
     """Bit of the one model that was named; 0: the policy chooses."""
+    priority: int = 0
     error: tuple[Reason, str] | None = None
 
 
@@ -65,6 +72,7 @@ class Admission:
         self._ask_route = np.zeros(0, np.int64)
         self._ask_budget = np.zeros(0, np.int64)
         self._ask_mask = np.zeros(0, np.uint64)
+        self._ask_priority = np.zeros(0, np.int64)
         self._last: tuple[Requests, Admitted] | None = None
 
     def admit(self, requests: Requests) -> Admitted:
@@ -99,6 +107,7 @@ class Admission:
         return Admitted(
             route=route,
             deadline_ms=requests.append_ms + self._ask_budget[ask],
+            priority=self._ask_priority[ask],
             choice=self._choose(requests, route, mask),
             forced=mask != 0,
             ids=ids,
@@ -152,28 +161,31 @@ class Admission:
             self._ask_route = np.append(self._ask_route, np.array([ask.route for ask in new], np.int64))
             self._ask_budget = np.append(self._ask_budget, np.array([ask.budget_ms for ask in new], np.int64))
             self._ask_mask = np.append(self._ask_mask, np.array([ask.mask for ask in new], np.uint64))
+            self._ask_priority = np.append(self._ask_priority, np.array([ask.priority for ask in new], np.int64))
 
     def _forget(self) -> None:
         self._memo.clear()
         self._asked.clear()
         self._asks.clear()
         self._ask_route, self._ask_budget = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self._ask_mask = np.zeros(0, np.uint64)
+        self._ask_mask, self._ask_priority = np.zeros(0, np.uint64), np.zeros(0, np.int64)
 
     def _parse(self, headers: Headers) -> _Ask:
         named = dict(headers)
         try:
             words = {
                 name: value.decode("utf-8")
-                for name in (_ROUTE, _MODEL, _BUDGET)
+                for name in (_ROUTE, _MODEL, _BUDGET, _PRIORITY)
                 if (value := named.get(name)) is not None
             }
         except UnicodeDecodeError as error:
             return self._refuse(-1, Reason.BAD_HEADER, f"a header of ours is not UTF-8: {error.object[:40]!r}")
         ask = self._route_of(words)
-        if ask.error or _BUDGET not in words:
-            return ask
-        return self._with_budget(ask, words[_BUDGET])
+        if not ask.error and _BUDGET in words:
+            ask = self._with_budget(ask, words[_BUDGET])
+        if not ask.error and _PRIORITY in words:
+            ask = self._with_priority(ask, words[_PRIORITY])
+        return ask
 
     def _route_of(self, words: Mapping[str, str]) -> _Ask:
         routes = self._rules.routes
@@ -204,12 +216,17 @@ class Admission:
     def _with_budget(self, ask: _Ask, text: str) -> _Ask:
         limit = self._rules.max_deadline_ms
         digits = text.strip()
-        # Python would also take 1_000 and the digits of other scripts.
         budget = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < _MOST_DIGITS else 0
         if not 1 <= budget <= limit:
             words = f"ss-deadline-ms must be a whole number of milliseconds from 1 to {limit}, not {text[:40]!r}"
             return self._refuse(ask.route, Reason.BAD_DEADLINE, words)
-        return _Ask(route=ask.route, budget_ms=budget, mask=ask.mask)
+        return replace(ask, budget_ms=budget)
+
+    def _with_priority(self, ask: _Ask, text: str) -> _Ask:
+        if not _WHOLE.fullmatch(text.strip()) or abs(int(text)) > MOST_PRIORITY:
+            words = f"ss-priority must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {text[:40]!r}"
+            return self._refuse(ask.route, Reason.BAD_HEADER, words)
+        return replace(ask, priority=int(text))
 
     def _refuse(self, route: int, reason: Reason, words: str) -> _Ask:
         return _Ask(route=route, budget_ms=0, error=(reason, words))

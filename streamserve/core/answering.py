@@ -46,7 +46,7 @@ class Answering:
                 answered += self._retry(desk, now_ms, guard_ms, effects)
                 continue
             doomed = desk.pop_due(desk.doomed_until_ms(now_ms, guard_ms))
-            answered += self._answer_all(desk, doomed, Missing.SHED, now_ms)
+            answered += self.shed(desk, doomed, "doomed", now_ms, effects)
             if not len(desk):
                 break
             load = desk.load(now_ms, guard_ms, backlog_rows)
@@ -55,16 +55,16 @@ class Answering:
             desk.go_at_ms = desk.waits_until_ms(size, load.slack_ms, now_ms)
             if desk.go_at_ms is not None:
                 break
-            gone = desk.pop_hopeless(size.rows, load.slack_ms, now_ms, guard_ms)
-            answered += self._answer_all(desk, gone, Missing.SHED, now_ms)
-            head = desk.head(size.rows)
+            head, too_late = desk.choose(size.rows, load.slack_ms, now_ms, guard_ms)
+            for why, gone in too_late:
+                answered += self.shed(desk, gone, why, now_ms, effects)
             new = head[self._table["group"][self._table.at(head)] == UNDECODED]
             unusable = self._answer_unusable(desk, head, now_ms)
             answered += unusable
             if unusable or some(self._table["n_rows"][self._table.at(new)] > 1):
                 continue  # others stand at the head now, or it has more rows than it was counted for: decide again
             if len(desk):
-                batch = self._compose(desk, size.rows, size.why, now_ms)
+                batch = self._compose(desk, head, size.rows, size.why, now_ms)
                 answered += self._from_cache(desk, batch, size.why, now_ms, effects)
         self._count_answered(desk, answered, effects)
         return answered
@@ -86,7 +86,7 @@ class Answering:
             return []
         answered: list[Answered] = []
         for i in indices(~useful).tolist():
-            answered += self._answer_all(desk, groups[i], Missing.SHED, now_ms)
+            answered += self.shed(desk, groups[i], "doomed", now_ms, effects)
             if batch.keys:
                 self._coalescing.release(batch.keys[i])
         kept = indices(useful)
@@ -105,9 +105,15 @@ class Answering:
         waiting: I64 = handles[self._table["waiting"][self._table.at(handles)] > 0]
         return waiting
 
-    def shed(self, desk: Desk, now_ms: int) -> list[Answered]:
+    def shed_due(self, desk: Desk, now_ms: int, effects: list[Effect]) -> list[Answered]:
         """Answers for the queued requests whose deadline has come."""
-        return self._answer_all(desk, desk.pop_due(now_ms), Missing.SHED, now_ms)
+        return self.shed(desk, desk.pop_due(now_ms), "deadline", now_ms, effects)
+
+    def shed(self, desk: Desk, gone: I64, why: str, now_ms: int, effects: list[Effect]) -> list[Answered]:
+        """Answers for requests that are not run, so that others make their deadline; they are in no queue."""
+        if len(gone):
+            effects.append(Count(what="shed", label=why, model=desk.rules.model, n=len(gone)))
+        return self._answer_all(desk, gone, Missing.SHED, now_ms)
 
     def _answer_unusable(self, desk: Desk, head: I64, now_ms: int) -> list[Answered]:
         """Decode the head of the queue; answer and remove what no call can use."""
@@ -150,10 +156,9 @@ class Answering:
         wants = "text" if desk.rules.takes_text else wants
         return f"{desk.rules.model} takes rows of {wants}, this request has rows of {list(row.shape[1:])} {row.dtype}"
 
-    def _compose(self, desk: Desk, max_rows: int, why: str, now_ms: int) -> Batch:
-        """Take requests of the head's group from the queue, up to `max_rows`; a larger request is taken in parts."""
+    def _compose(self, desk: Desk, head: I64, max_rows: int, why: str, now_ms: int) -> Batch:
+        """Take those of `head` that are of the first one's group, up to `max_rows`; a larger request goes in parts."""
         table = self._table
-        head = desk.head(max_rows)
         at = table.at(head)
         groups = table["group"][at]
         if some(groups != groups[0]):
@@ -167,10 +172,7 @@ class Answering:
         if not every(n_rows == 1):
             k = max(1, int(np.searchsorted(np.cumsum(n_rows), max_rows, side="right")))
             head, at, n_rows = head[:k], at[:k], n_rows[:k]
-        if every(groups[:k] == groups[0]):
-            desk.drop_head(k)
-        else:
-            desk.remove(head)
+        desk.take(head)
         desk.forget_parts(head)  # a large one that was begun and now fits is taken whole
         inputs = self._inputs.rows(int(groups[0]), table["first_row"][at], n_rows)
         return self._batch(head, n_rows, inputs, why, now_ms)

@@ -19,6 +19,7 @@ from streamserve.core.messages import F64
 DRAIN_MS = 500.0
 _DECAY = 0.97
 _SPIKE = 2.5
+_FIRST_CALLS = 8
 _ARRIVAL_WINDOW_MS = 250
 _NEVER_MS = 1e12
 
@@ -71,6 +72,7 @@ class CostModel:
         self._w = self._n = self._nn = self._t = self._nt = 0.0
         self._margin = 1.1
         self._drift = 1.0
+        self._calls = 0
         self.a_ms = 0.0
         self.b_ms = 0.0
 
@@ -79,7 +81,8 @@ class CostModel:
         return self._w > 0
 
     def observe(self, rows: int, duration_ms: float) -> None:
-        if self.known:
+        self._calls += 1
+        if self._calls > _FIRST_CALLS:  # what the first calls say is no spike: there is nothing yet to compare it with
             ratio = duration_ms / max(self._mean_ms(rows), 1e-6)
             clipped = min(ratio, _SPIKE)
             self._drift += 0.3 * (clipped - self._drift)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from streamserve.core.batching import Arrivals, Batcher, Load, Size, hopeless, make_batcher
+from streamserve.core.contention import Plan, Queued, plan_batch
 from streamserve.core.fast import some
-from streamserve.core.messages import I64, AnyArray, Flags, Outputs
+from streamserve.core.messages import F64, I64, AnyArray, Flags, Outputs
 from streamserve.core.table import Table
 
 #: Single requests that fail one after the other, with no call going well in between: the model, not the requests.
@@ -120,15 +122,58 @@ class Desk:
             predicted *= 0.5 ** ((now_ms - self._last_call_ms) / RETRY_HALVING_MS)
         return predicted
 
-    def pop_hopeless(self, rows: int, slack_ms: float, now_ms: int, guard_ms: int) -> I64:
+    def choose(self, rows: int, slack_ms: float, now_ms: int, guard_ms: int) -> tuple[I64, list[tuple[str, I64]]]:
+        """The requests of the next batch, at most `rows`, and those for whom it is too late, by why.
+
+        The latter are removed from the queue. slack_ms: of its head.
+        """
+        plan = self._plan(rows, now_ms, guard_ms) if self._overloaded(rows, now_ms, guard_ms) else None
+        if plan is None:
+            gone = self._pop_hopeless(rows, slack_ms, now_ms, guard_ms)
+            return self._queue[:rows], [("hopeless", gone)]
+        first, sheds = self._queue[plan.first], {"hopeless": plan.hopeless, "outranked": plan.outranked}
+        gone = np.concatenate((plan.hopeless, plan.outranked))
+        too_late = [(why, self._queue[at]) for why, at in sheds.items()]
+        if len(gone):
+            self.forget_parts(self._queue[gone])
+            self._queue = np.delete(self._queue, gone)
+        return first, too_late
+
+    def _pop_hopeless(self, rows: int, slack_ms: float, now_ms: int, guard_ms: int) -> I64:
         """Remove and return the heads of the queue that a batch of so many rows would be too late for."""
         if len(self._queue) < 2 or self._predict_ms(rows, now_ms) <= slack_ms:
             return self._queue[:0]
-        slacks = self._table["deadline_ms"][self._table.at(self._queue)] - float(guard_ms + now_ms)
-        n = hopeless(slacks, rows, lambda k: self._predict_ms(k, now_ms))
+        n = hopeless(self._slacks_ms(now_ms, guard_ms), rows, lambda k: self._predict_ms(k, now_ms))
+        return self._pop_front(n)
+
+    def _pop_front(self, n: int) -> I64:
         gone, self._queue = self._queue[:n], self._queue[n:]
         self.forget_parts(gone)
         return gone
+
+    def _slacks_ms(self, now_ms: int, guard_ms: int) -> F64:
+        slacks: F64 = self._table["deadline_ms"][self._table.at(self._queue)] - float(guard_ms + now_ms)
+        return slacks
+
+    def _overloaded(self, rows: int, now_ms: int, guard_ms: int) -> bool:
+        """Batches of so many rows cannot serve all that is queued in time: somebody has to be left out."""
+        n = len(self._queue)
+        if n <= rows:
+            return False
+        last_ms = float(self._table["deadline_ms"][int(self._queue[-1]) - self._table.base])
+        return now_ms + guard_ms + math.ceil(n / rows) * self._predict_ms(rows, now_ms) > last_ms
+
+    def _plan(self, rows: int, now_ms: int, guard_ms: int) -> Plan | None:
+        table = self._table
+        at = table.at(self._queue)
+        keys = table.lists["keys"]
+        queued = Queued(
+            slacks_ms=self._slacks_ms(now_ms, guard_ms),
+            priority=table["priority"][at],
+            keys=[keys[i] for i in at.tolist()],
+            rows=table["n_rows"][at],
+        )
+        return plan_batch(rows, queued, lambda k: self._predict_ms(k, now_ms))
 
     def taken_for_bad(self) -> bool:
         """So many calls failed whole that the next one need not be taken apart; now and then one is, to be fair."""
@@ -144,10 +189,7 @@ class Desk:
         if not len(self._queue):
             return self._queue
         deadlines = self._table["deadline_ms"][self._table.at(self._queue)]
-        n = int(np.searchsorted(deadlines, until_ms, side="right"))
-        due, self._queue = self._queue[:n], self._queue[n:]
-        self.forget_parts(due)
-        return due
+        return self._pop_front(int(np.searchsorted(deadlines, until_ms, side="right")))
 
     def remove(self, gone: I64) -> None:
         """Remove these handles wherever they are queued."""
@@ -170,12 +212,13 @@ class Desk:
         """`[n]`: which of these are queued."""
         return np.isin(handles, self._queue)
 
-    def head(self, n: int) -> I64:
-        """The first n queued requests."""
-        return self._queue[:n]
-
-    def drop_head(self, n: int) -> None:
-        self._queue = self._queue[n:]
+    def take(self, handles: I64) -> None:
+        """These, in order of the queue, are in a batch now."""
+        n = len(handles)
+        if n and handles[-1] == self._queue[n - 1] and handles[0] == self._queue[0]:  # nobody was passed over
+            self._queue = self._queue[n:]
+        else:
+            self._queue = self._queue[~np.isin(self._queue, handles)]
 
     def oldest_arrival_ms(self) -> int:
         return int(self._table["arrived_ms"][self._table.at(self._queue)].min())

@@ -106,6 +106,8 @@ class Count:
     what: str
     label: str
     n: int
+    model: str = ""
+    """Whose count it is, where it is a model's."""
 
 
 Effect = (

@@ -156,6 +156,12 @@ class RoleMetrics:
             ["policy", "arm"],
             registry=registry,
         )
+        self._shed = Counter(
+            "streamserve_shed_requests",
+            "Requests for which a model was not run, so that others make their deadline",
+            ["model", "why"],
+            registry=registry,
+        )
         self._dlq = Counter("streamserve_dlq_records", "Dead letters", ["source", "reason"], registry=registry)
         self._counts = Counter("streamserve_events", "Other named counts", ["what", "label"], registry=registry)
         self._feedback = Counter("streamserve_feedback_joined", "Feedback by status", ["status"], registry=registry)
@@ -230,6 +236,8 @@ class RoleMetrics:
     def count(self, effect: Count) -> None:
         if effect.what == "feedback":
             self._feedback.labels(effect.label).inc(effect.n)
+        elif effect.what == "shed":
+            self._shed.labels(effect.model, effect.label).inc(effect.n)
         else:
             self._named[effect.what, effect.label] += effect.n
 

@@ -71,11 +71,11 @@ def test_rows_and_text_and_bytes() -> None:
     text = request_record("gut – 好", id="a")
     assert (rows(read("text", text)).tolist(), text.headers) == (["gut – 好"], (("ce_id", b"a"),))
     assert rows(read("oip", request_record("word", codec="oip"))).tolist() == ["word"]
-    whole = request_record(b"\x00anything", codec="oip", route="r", deadline_ms=5, key="k", id="a")
+    whole = request_record(b"\x00anything", codec="oip", route="r", deadline_ms=5, priority=-2, key="k", id="a")
     assert whole == Record(
         value=b"\x00anything",
         key=b"k",
-        headers=(("ce_id", b"a"), ("ss-route", b"r"), ("ss-deadline-ms", b"5")),
+        headers=(("ce_id", b"a"), ("ss-route", b"r"), ("ss-deadline-ms", b"5"), ("ss-priority", b"-2")),
     )
 
 
@@ -91,6 +91,9 @@ def test_raw_takes_what_json_lacks() -> None:
     [
         ([[1], [2, 3]], {}, "give rows of equal length"),
         ([], {}, r"shape \[0\]"),
+        ([1], {"priority": 10}, "priority = 10: allowed are whole numbers from -9 to 9"),
+        ([1], {"priority": True}, "priority = True"),
+        ([1], {"priority": 1.0}, "priority = 1.0"),
         (np.zeros((3, 0)), {}, r"shape \[3, 0\]"),
         (7, {}, r"shape \[\]"),
         (["a", None], {}, "values of different kinds"),

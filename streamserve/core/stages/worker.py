@@ -10,12 +10,13 @@ Its own promises:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from streamserve.core.admission import Admission
 from streamserve.core.answering import Answering
+from streamserve.core.blocks import Answered
 from streamserve.core.codec import InputCodec
 from streamserve.core.desk import Desk, ModelRules
 from streamserve.core.effects import Count, Effect, EmitAnswers, settles
@@ -35,14 +36,17 @@ from streamserve.core.events import (
     Tick,
 )
 from streamserve.core.fast import distinct, every, has_bit, indices, some
-from streamserve.core.messages import I64, Answers, Flags, Requests
+from streamserve.core.messages import I64, U64, Answers, Flags, Requests
 from streamserve.core.owned import Owned
+from streamserve.core.reasons import PRESENT, Missing
 from streamserve.core.routes import AppRules
 from streamserve.core.slicing import take_answers, take_requests
 from streamserve.core.table import NEVER_MS, Table
+from streamserve.core.thinning import Thinning
 
 #: Requests queued for a model; when every model has so many, the rest of a backlog may stay in the log.
 MOST_QUEUED = 10_000
+SHED = int(Missing.SHED)
 _COLUMNS = {
     "partition": np.int64,
     "offset": np.int64,
@@ -50,6 +54,7 @@ _COLUMNS = {
     "deadline_ms": np.int64,
     "arrived_ms": np.int64,
     "route": np.int64,
+    "priority": np.int64,
     "chosen": np.uint64,
     "probability": np.int64,
     "epoch": np.int64,
@@ -58,6 +63,7 @@ _COLUMNS = {
     "first_row": np.int64,
     "n_rows": np.int64,
     "waiting": np.int64,  # hosted models that have not answered yet
+    "heard": np.bool_,  # one has answered
     "unacked": np.int64,  # answers sent and not acknowledged
     "done": np.bool_,
     "ids": np.object_,  # the bodies' ids, known once they are decoded
@@ -82,13 +88,18 @@ class WorkerStage:
         self._settles = settles
         self._epochs = epochs
         self._admission = admission or Admission(rules, epochs)
-        self._table = Table(_COLUMNS, lists=("values", "headers", "errors"))
+        self._table = Table(_COLUMNS, lists=("keys", "values", "headers", "errors"))
         self._desks = {model: Desk(model_rules, self._table) for model, model_rules in models.items()}
         self._hosted = [
             [(bit, self._desks[model]) for bit, model in enumerate(route.models) if model in self._desks]
             for route in rules.routes
         ]
         self._answering = Answering(rules, self._table, codecs)
+        self._thinning = {
+            route.name: Thinning(len(hosted), route.deadline_ms)
+            for route, hosted in zip(rules.routes, self._hosted, strict=True)
+            if len(hosted) > 1
+        }
         self._skip: dict[int, I64] = {}
         self._owned = Owned()
         self._lag: dict[int, int] = {}
@@ -225,6 +236,7 @@ class WorkerStage:
                 "deadline_ms": np.minimum(admitted.deadline_ms[kept], now_ms + self._rules.max_deadline_ms),
                 "arrived_ms": now_ms,
                 "route": admitted.route[kept],
+                "priority": admitted.priority[kept],
                 "chosen": choice.chosen[kept],
                 "probability": choice.probability[kept],
                 "epoch": choice.epoch[kept],
@@ -234,6 +246,7 @@ class WorkerStage:
                 "waiting": waiting[kept],
             },
             {
+                "keys": requests.keys if all_kept else [requests.keys[i] for i in rows_kept],
                 "values": requests.values if all_kept else [requests.values[i] for i in rows_kept],
                 "headers": requests.headers if all_kept else [requests.headers[i] for i in rows_kept],
                 "errors": [None] * len(kept),
@@ -261,28 +274,50 @@ class WorkerStage:
         routes, chosen = table["route"][at], table["chosen"][at]
         for route in distinct(routes):
             on_route = routes == route
+            asked = self._asked(route, at, on_route, now_ms)
             for bit, desk in self._hosted[route]:
                 wanted = on_route & has_bit(chosen, bit)
                 if not some(wanted):
                     continue
+                if asked is not None:
+                    left_out = handles[wanted & ~has_bit(asked, bit)]
+                    wanted &= has_bit(asked, bit)
+                    self._emit_all(self._answering.shed(desk, left_out, "thinned", now_ms, effects), now_ms, effects)
+                    if not some(wanted):
+                        continue
                 mine = handles if every(wanted) else handles[wanted]
                 desk.add(mine, now_ms)
                 if desk.running is not None and desk.rules.cache_bytes:
-                    for answered in self._answering.look_up(desk, mine, now_ms, effects):
-                        self._emit(answered, effects)
+                    self._emit_all(self._answering.look_up(desk, mine, now_ms, effects), now_ms, effects)
+
+    def _asked(self, route: int, at: I64, on_route: Flags, now_ms: int) -> U64 | None:
+        """`[n]`: which hosted models these requests go to while fewer are asked; None: all that are chosen."""
+        thinning = self._thinning.get(self._rules.routes[route].name)
+        if thinning is None:
+            return None
+        thinning.arrived(int(np.count_nonzero(on_route)), now_ms)
+        if thinning.kept == thinning.members:
+            return None
+        table, hosted = self._table, self._hosted[route]
+        weights = self._epochs.weights(route, int(table["epoch"][at[on_route]].max()))
+        heaviest = sorted(hosted, key=lambda entry: -weights[entry[0]])[: thinning.kept]
+        kept = np.uint64(sum(1 << bit for bit, _ in heaviest))
+        chosen = table["chosen"][at]
+        # Whoever chose none of those goes to all that it chose: a request is never dropped for its choice.
+        asked: U64 = np.where(chosen & kept != 0, chosen & kept, chosen)
+        return asked
 
     # -- model calls ---------------------------------------------------------------------------------------------
 
     def _cut(self, desk: Desk, now_ms: int, effects: list[Effect]) -> None:
         backlog = sum(self._lag.values())
-        for answered in self._answering.cut(desk, now_ms, self._rules.guard_ms, backlog, effects):
-            self._emit(answered, effects)
+        answered = self._answering.cut(desk, now_ms, self._rules.guard_ms, backlog, effects)
+        self._emit_all(answered, now_ms, effects)
 
     def _finish(self, batch: BatchFinished, now_ms: int, effects: list[Effect]) -> None:
         for desk in self._desks.values():
             if desk.running is not None and desk.running.number == batch.batch:
-                for answered in self._answering.finish(desk, batch, now_ms):
-                    self._emit(answered, effects)
+                self._emit_all(self._answering.finish(desk, batch, now_ms), now_ms, effects)
                 return
 
     def _expire(self, now_ms: int, effects: list[Effect]) -> None:
@@ -296,16 +331,20 @@ class WorkerStage:
             return
         effects.append(Count(what="abandoned", label="deadline", n=len(due)))
         for desk in self._desks.values():
-            for answered in self._answering.shed(desk, now_ms):
-                self._emit(answered, effects)
+            self._emit_all(self._answering.shed_due(desk, now_ms, effects), now_ms, effects)
         abandoned = due[table["waiting"][due] > 0]
         if len(abandoned):
             table["waiting"][abandoned] = 0
+            self._note_lost(abandoned, now_ms)
             self._settle(abandoned, effects)
 
     # -- answers -------------------------------------------------------------------------------------------------
 
-    def _emit(self, answered: tuple[I64, Answers], effects: list[Effect]) -> None:
+    def _emit_all(self, answered: Iterable[Answered], now_ms: int, effects: list[Effect]) -> None:
+        for each in answered:
+            self._emit(each, now_ms, effects)
+
+    def _emit(self, answered: Answered, now_ms: int, effects: list[Effect]) -> None:
         """Send a block; its requests wait for the acknowledgement. Those already given up (late) do not wait."""
         ours = self._ours(*answered)
         if ours is None:
@@ -316,12 +355,32 @@ class WorkerStage:
         counted = at[table["waiting"][at] > 0]
         table["waiting"][counted] -= 1
         self._soonest_is_stale = True
+        if answers.route in self._thinning:
+            self._weigh(answers, handles, counted, now_ms)
         if not self._settles:
             effects.append(EmitAnswers(token=-1, answers=answers))
             self._settle(counted, effects)
             return
         table["unacked"][counted] += 1
         self._send(counted + table.base, answers, effects)
+
+    def _weigh(self, answers: Answers, handles: I64, counted: I64, now_ms: int) -> None:
+        """Tell the route's thinning which requests are over, and which of them nobody answered."""
+        table = self._table
+        good = handles[(answers.missing == PRESENT) & (handles >= table.base)]
+        table["heard"][table.at(good)] = True
+        over = counted[table["waiting"][counted] == 0]
+        lost = int(np.count_nonzero(~table["heard"][over])) if every(answers.missing == SHED) else 0
+        self._thinning[answers.route].ended(len(good), len(over), lost, now_ms)
+
+    def _note_lost(self, at: I64, now_ms: int) -> None:
+        """Requests whose deadline came before all their models had answered."""
+        table = self._table
+        for route in distinct(table["route"][at]) if self._thinning else ():
+            thinning = self._thinning.get(self._rules.routes[route].name)
+            if thinning is not None:
+                mine = at[table["route"][at] == route]
+                thinning.ended(0, len(mine), int(np.count_nonzero(~table["heard"][mine])), now_ms)
 
     def _forget_sent(self) -> None:
         """What becomes of the sends of a lost partition is nobody's business here, should it come back."""

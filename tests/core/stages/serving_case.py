@@ -46,14 +46,16 @@ SHARE = 1000
 _HEADERS: dict[str, Headers] = {
     "r": (("ss-route", b"r"),),
     "s": (("ss-route", b"s"), ("ce_id", b"me"), ("traceparent", None)),
-    "t": (("ss-route", b"t"),),
+    "t": (("ss-route", b"t"), ("ss-priority", b"-2")),
     "one": (("mlserver-model", b"b"),),
-    "short": (("ss-route", b"r"), ("ss-deadline-ms", b"30")),
+    "short": (("ss-route", b"r"), ("ss-deadline-ms", b"30"), ("ss-priority", b"3")),
     "bad": (("ss-route", b"nowhere"),),
     "worse": (("ss-route", b"\xff"), ("ss-deadline-ms", None)),
     "budget": (("ss-route", b"r"), ("ss-deadline-ms", b"1e9")),
+    "rank": (("ss-route", b"r"), ("ss-priority", b"top")),
 }
-_BAD = ("bad", "worse", "budget")
+_BAD = ("bad", "worse", "budget", "rank")
+_KEYS = (None, b"one", b"other")
 
 
 def rules() -> AppRules:
@@ -110,6 +112,8 @@ class ServingLaws(StageLaws):
 
     app: ClassVar[AppRules] = rules()
     takes_answers: ClassVar[bool] = False
+    row_ms: ClassVar[float] = 0.5
+    """What a model says that a row took; beside 2 ms a call."""
     behaviours: ClassVar[tuple[int, ...]] = (PLAIN,) * 12 + (RAISES, NOT_FINITE, WRONG_COUNT, HANGS, ROW_ERROR)
 
     def __init__(self) -> None:
@@ -235,7 +239,7 @@ class ServingLaws(StageLaws):
                 partition=np.full(len(found), number),
                 offsets=np.array(offsets),
                 append_ms=np.array([v[2] for v in found]),
-                keys=[None] * len(found),
+                keys=[_KEYS[offset % 3] for offset in offsets],
                 values=[v[0] for v in found],
                 headers=[v[1] for v in found],
             )
@@ -331,7 +335,7 @@ class ServingLaws(StageLaws):
             labels = np.where(behaviour[: len(labels)] == NOT_FINITE, np.nan, labels)
         refused = {int(i): "refused" for i in np.flatnonzero(behaviour == ROW_ERROR)}
         outputs = Outputs(labels=labels, row_errors=refused)
-        return BatchFinished(batch=effect.batch, outputs=outputs, duration_ms=2.0 + 0.5 * len(labels))
+        return BatchFinished(batch=effect.batch, outputs=outputs, duration_ms=2.0 + self.row_ms * len(labels))
 
     def _note(self, effect: Effect) -> None:
         token = getattr(effect, "token", None)

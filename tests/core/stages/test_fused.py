@@ -43,7 +43,13 @@ class SmallBatchLaws(FusedLaws):
         return FusedStage(self.app, model_rules(batching="fixed", batch_size=2), CODECS, self.epochs())
 
 
-@pytest.mark.parametrize("case", [FusedLaws, WaitingLaws, SmallBatchLaws])
+class OverloadLaws(SmallBatchLaws):
+    """Few of the queued requests can be answered in time."""
+
+    row_ms = 12.0
+
+
+@pytest.mark.parametrize("case", [FusedLaws, WaitingLaws, SmallBatchLaws, OverloadLaws])
 def test_the_laws_hold(case: type[ServingLaws]) -> None:
     check_laws(case, examples=40, steps=25)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from streamserve.core.effects import EmitAnswers, RunBatch
 from streamserve.core.events import BatchesFinished, Produced, ProduceFailed, RequestsFetched, Revoked, Tick
 from streamserve.core.slicing import joined_requests
@@ -24,8 +26,19 @@ class WorkerLaws(ServingLaws):
         assert not len(self.stage._table)
 
 
-def test_the_laws_hold() -> None:
-    check_laws(WorkerLaws, examples=40, steps=25)
+class OverloadLaws(WorkerLaws):
+    """Few of the queued requests can be answered in time."""
+
+    row_ms = 12.0
+
+    def new_stage(self) -> Stage:
+        rules = model_rules(batching="fixed", batch_size=2)
+        return WorkerStage(self.app, rules, CODECS, self.epochs())
+
+
+@pytest.mark.parametrize("case", [WorkerLaws, OverloadLaws])
+def test_the_laws_hold(case: type[ServingLaws]) -> None:
+    check_laws(case, examples=40, steps=25)
 
 
 def test_a_failed_send_of_several_partitions_is_made_again_for_those_still_owned() -> None:
