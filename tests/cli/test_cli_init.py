@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -50,6 +49,7 @@ def test_a_name_that_topics_cannot_have_is_refused(tmp_path: Path, name: str) ->
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_model_is_served_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,12 +63,13 @@ def test_the_model_is_served_as_it_stands(
     assert found["output"] == "int64 a row, probabilities of 3 classes"
 
 
+@pytest.mark.slow
 def test_the_trained_file_is_served_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_project(tmp_path / "iris")
     monkeypatch.chdir(tmp_path / "iris")
-    subprocess.run([sys.executable, "-W", "error", "train.py"], check=True, capture_output=True)
+    runpy.run_path("train.py", run_name="__main__")
     config = Path("streamserve.toml")
     config.write_text(config.read_text().replace('"workers.my_model:model"', '"my_model.skops"'))
     Path("row.json").write_text("[5.1, 3.5, 1.4, 0.2]")

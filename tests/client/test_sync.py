@@ -174,8 +174,9 @@ def test_an_iteration_may_be_left(app: MemoryApp) -> None:
     with face(app) as client:
         sent = client.submit([1])
         sent.acknowledged()
+        predictions = client.predictions(mine=True)  # from here on: before there is an answer
         app_answer(client, app, sent)
-        for prediction in client.predictions(mine=True):
+        for prediction in predictions:
             assert isinstance(prediction, Prediction)
             break
         assert sent.prediction().ref == sent.ref

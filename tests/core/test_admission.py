@@ -16,6 +16,7 @@ from streamserve.core.messages import Headers, Requests
 from streamserve.core.reasons import Reason
 from streamserve.core.selection.exp3 import Exp3
 from tests.core.kit import app, route
+from tests.effort import examples
 
 RULES = app(
     route(("a@1", "b@1"), name="r"),
@@ -77,7 +78,7 @@ def row(admitted: Admitted, i: int) -> Any:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.lists(headers, min_size=1, max_size=12), st.integers(1, 5), st.integers(0, 3))
 def test_any_headers_are_admitted_alike_alone_and_in_company(found: list[list[Any]], piece: int, limit: int) -> None:
     requests = [tuple(pairs) for pairs in found]

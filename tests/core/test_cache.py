@@ -9,13 +9,14 @@ from streamserve.core.effects import RunBatch
 from streamserve.core.events import BatchFinished, ProduceFailed, Revoked
 from streamserve.core.stages.fused import FusedStage
 from tests.core.kit import CODECS, START_MS, World, app, assigned, epochs, finished, model_rules, requests, route
+from tests.effort import examples
 
 
 def rows(label: int, n: int = 1) -> CachedRows:
     return CachedRows(labels=np.full(n, label), probabilities=None, classes=None)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 40), st.booleans())), st.integers(500, 4_000))
 def test_the_budget_is_kept_and_what_is_found_is_what_was_put(steps: list[tuple[int, int, bool]], budget: int) -> None:
     cache, put = ResultCache(budget), {}

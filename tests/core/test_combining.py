@@ -10,12 +10,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from streamserve.core.combining import Combined, MemberRows, combine
+from tests.effort import examples
 
 RULES = ("vote", "mean_probability", "mean", "best")
 Row = tuple[bool, Any, list[float] | None]
 """present, label, probabilities"""
 
-small = settings(max_examples=60, deadline=None)
+small = settings(max_examples=examples(60))
 
 
 def member(rows: list[Row], classes: list[Any] | None = None, kind: str = "int") -> MemberRows:
@@ -162,7 +163,7 @@ def test_best_is_the_heaviest_member_present(case: Any) -> None:
 def test_what_is_decided_early_stays_so_whatever_the_rest_say(rule: str) -> None:
     """The aggregator's rule: the lead is larger than the weight (for `best`: the heaviest) still to come."""
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150))
     @given(ensembles(probabilities=rule == "mean_probability"), st.integers(0, 15))
     def check(case: Any, first: int) -> None:
         weights, members = case

@@ -13,9 +13,10 @@ from streamserve.core.rows import RowStore, ranges, span_ms, starts_of
 from streamserve.core.stages.fused import FusedStage
 from streamserve.core.table import Table
 from tests.core.kit import CODECS, START_MS, World, app, assigned, epochs, finished, model_rules, requests, route
+from tests.effort import examples
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(1, 900), st.integers(0, 3)), min_size=1, max_size=12))
 def test_rows_keep_their_numbers_and_views_their_values(steps: list[tuple[int, int]]) -> None:
     live: list[tuple[int, int]] = []
@@ -34,7 +35,7 @@ def test_rows_keep_their_numbers_and_views_their_values(steps: list[tuple[int, i
             assert view[:, 1].tolist() == list(range(start, start + length))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 700), st.integers(0, 900)), max_size=12))
 def test_a_table_is_a_queue_of_rows(steps: list[tuple[int, int]]) -> None:
     table = Table({"x": np.int64, "y": (np.int64, 2)}, lists=("z",))

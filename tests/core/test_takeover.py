@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from streamserve.core.events import Resume
 from streamserve.core.takeover import Ownership, parse_metadata
+from tests.effort import examples
 
 
 def scan_from(owner: Ownership, lowest_open: int) -> int:
@@ -31,7 +32,7 @@ def test_acknowledgements_out_of_order_hide_no_record() -> None:
     assert scan_from(owner, 21) == 50
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_no_record_of_an_open_request_stands_before_the_scan(data: st.DataObject) -> None:
     """Sends, acknowledgements and landings in any order; records land in any order before they are acknowledged."""

@@ -16,6 +16,7 @@ from streamserve.core.stages.aggregator import AggregatorStage
 from streamserve.core.stages.fused import FusedStage
 from streamserve.core.stages.worker import WorkerStage
 from tests.core.kit import CODECS, START_MS, World, app, assigned, epochs, model_rules, of, requests, route
+from tests.effort import examples
 
 MODELS = ("a@1", "b@1", "c@1")
 
@@ -102,7 +103,7 @@ def test_ragged_defaults_are_given_as_they_are() -> None:
     assert w.labels(0) == [[[1], [1, 2]]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(st.sampled_from(["r", "s", "b"]), min_size=1, max_size=20), st.lists(st.integers(1, 7), min_size=40))
 def test_worker_and_aggregator_choose_alike_whatever_the_fetches(names: list[str], sizes: list[int]) -> None:
     rules = app(route(MODELS), route(MODELS, name="s", policy=Exp3(), learns=True, decide_early=False))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamserve.kafka.rawfetch import parse
+from tests.effort import examples
 
 GZIP = 1
 _some_bytes = st.one_of(st.none(), st.binary(max_size=300))
@@ -27,7 +28,7 @@ def batch_of(
 
 
 @given(st.lists(_record, min_size=1, max_size=20), st.integers(0, 1 << 40), st.sampled_from([0, GZIP]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_it_reads_what_the_fast_parser_reads(records: list[Any], base: int, codec: int) -> None:
     data = batch_of(records, base, codec)
     found, next_offset = parse(data, base, None)
@@ -85,7 +86,7 @@ def test_an_aborted_or_control_batch_that_cannot_be_read_has_no_records() -> Non
 
 
 @given(st.binary(max_size=40), st.integers(0, 200))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_bytes_that_are_changed_never_raise(noise: bytes, at: int) -> None:
     data = bytearray(batch_of([(b"key", b"value" * 10, [("h", b"x")])] * 3))
     at %= len(data)

@@ -41,6 +41,7 @@ from tests.core.stages.learning_case import (
     predictions,
     rules_of,
 )
+from tests.effort import examples
 
 AMPLE_BYTES = 1 << 30
 MakeStore = Callable[[int], Any]  # a `PredictionStore` with a length
@@ -106,7 +107,7 @@ class Model:
 
 
 @EACH
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 @given(steps=STEPS, max_bytes=st.sampled_from([0, 300, 1_500, AMPLE_BYTES]))
 def test_a_store_does_as_its_model(opened: Opened, cost: Cost, steps: list[object], max_bytes: int) -> None:
     with opened() as make:

@@ -86,7 +86,7 @@ def blobs(n_classes: int, n_rows: int = 150) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
-@pytest.mark.parametrize("classifier", CLASSIFIERS, ids=lambda each: f"{type(each).__name__}-{id(each) % 997}")
+@pytest.mark.parametrize("classifier", CLASSIFIERS, ids=lambda each: type(each).__name__)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_labels_and_probabilities_are_those_of_the_estimator(classifier: Any, n_classes: int) -> None:
     rows, labels = blobs(n_classes)

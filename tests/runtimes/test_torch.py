@@ -13,7 +13,6 @@ from streamserve.errors import ModelError
 from streamserve.runtimes import ModelSpec, Runtime, load
 
 pytestmark = pytest.mark.torch
-torch = pytest.importorskip("torch")
 
 BATCH = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
 NETWORK = """
@@ -33,8 +32,14 @@ nn.init.eye_(model.layer.weight)
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def torch() -> Any:
+    """Imported when a test runs, not when it is collected: two seconds that `make test-fast` has no use for."""
+    return pytest.importorskip("torch")
+
+
 @pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def app(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An application's folder with a network and its weights, as the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -63,7 +68,7 @@ def test_a_state_dict_is_loaded_into_its_module(app: Path) -> None:
         served("weights.pt", module="app_network:Network", module_arguments={"columns": 3}, output="value")
 
 
-def test_a_file_with_code_is_not_read(app: Path) -> None:
+def test_a_file_with_code_is_not_read(torch: Any, app: Path) -> None:
     served("app_network:model", output="value")  # puts the folder on `sys.path`
     from app_network import Network
 
@@ -102,7 +107,7 @@ def test_text_is_refused(app: Path) -> None:
         served("app_network:model", output="value").predict(np.array(["a"], dtype=object))
 
 
-def test_threads_are_limited(app: Path) -> None:
+def test_threads_are_limited(torch: Any, app: Path) -> None:
     before = torch.get_num_threads()
     try:
         served("app_network:model", output="value").predict(BATCH)

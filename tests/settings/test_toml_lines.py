@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamserve.settings.lines import key_lines, line_of
+from tests.effort import examples
 
 DOCUMENT = '''\
 # a comment = "not a key"
@@ -151,7 +152,7 @@ def plain(key: str) -> str:
     return next(iter(tomllib.loads(f"{key} = 1")))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(documents())
 def test_agrees_with_documents_written_at_random(document: tuple[str, dict[tuple[str, ...], int]]) -> None:
     text, expected = document

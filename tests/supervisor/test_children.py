@@ -20,6 +20,7 @@ from streamserve.supervisor import children
 from streamserve.supervisor.children import Backoff, Child, Household, child_environment
 from streamserve.supervisor.news import News, Snapshot, State
 from streamserve.supervisor.plan import ProcessPlan
+from tests.processes import alive
 
 TIMEOUT_S = 30.0
 #: What a role does, as its supervisor sees it. The config is a JSON file of orders.
@@ -263,7 +264,7 @@ def test_one_that_does_not_stop_is_killed_with_what_it_started(tmp_path: Path) -
         left = await one.left()
         await one.stop(timeout_s=0.1)
         assert "had not stopped after 0.1 s: killed" in one.ears.events("killed")[0].words
-        assert psutil.wait_procs([left], timeout=TIMEOUT_S)[1] == []
+        assert alive([left], TIMEOUT_S) == []
 
     run(case)
 
@@ -275,7 +276,7 @@ def test_what_a_dead_one_started_itself_is_ended(tmp_path: Path) -> None:
         left = await one.left()
         os.kill(one.pid, signal.SIGKILL)
         await until(lambda: bool(one.ears.events("exited")))
-        assert psutil.wait_procs([left], timeout=TIMEOUT_S)[1] == []
+        assert alive([left], TIMEOUT_S) == []
         await one.stop()
 
     run(case)

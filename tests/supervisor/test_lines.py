@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from streamserve.supervisor import lines as lines_module
 from streamserve.supervisor.lines import JsonLines, LineWriter, PlainLines, number, plain_status
 from streamserve.supervisor.news import News
 from tests.supervisor.samples import READY, STATUS, facts, snapshot
@@ -79,7 +80,8 @@ def read_to(end: str, descriptor: int) -> Iterator[str]:
                 return
 
 
-def test_closing_does_not_wait_for_a_reader(pipe: Pipe) -> None:
+def test_closing_does_not_wait_for_a_reader(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines_module, "_CLOSE_S", 0.05)
     writer = LineWriter(pipe[1], lost)
     writer.write("x" * 1_000_000)
     writer.close()

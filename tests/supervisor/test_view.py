@@ -10,8 +10,10 @@ import termios
 import threading
 import time
 
+import pytest
 from rich.console import Console
 
+from streamserve.supervisor import view as view_module
 from streamserve.supervisor.news import News, Snapshot
 from streamserve.supervisor.view import LiveView, render
 from tests.supervisor.samples import READY, STATUS, snapshot
@@ -75,7 +77,8 @@ def test_the_last_picture_stays() -> None:
     assert "not shown" not in out.getvalue()
 
 
-def test_a_terminal_that_is_held_stalls_nothing() -> None:
+def test_a_terminal_that_is_held_stalls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_module, "_CLOSE_S", 0.05)
     read, write = os.pipe()  # nobody reads: a write waits as in a terminal after Ctrl-S
     out = os.fdopen(write, "w")
     view = LiveView(Console(file=out, width=400, height=100, force_terminal=True))

@@ -6,6 +6,7 @@ from streamserve.core.stage import Stage
 from streamserve.core.stages.aggregator import AggregatorStage
 from streamserve.testing.laws import check_laws
 from tests.core.stages.serving_case import CODECS, ServingLaws
+from tests.effort import examples
 
 
 class AggregatorLaws(ServingLaws):
@@ -24,4 +25,4 @@ class AggregatorLaws(ServingLaws):
 
 
 def test_the_laws_hold() -> None:
-    check_laws(AggregatorLaws, examples=50, steps=25)
+    check_laws(AggregatorLaws, examples=examples(50), steps=25)

@@ -10,6 +10,7 @@ from streamserve.core.stages.fused import FusedStage
 from streamserve.testing.laws import check_laws
 from tests.core import kit
 from tests.core.stages.serving_case import CODECS, ServingLaws, model_rules
+from tests.effort import examples
 
 
 class FusedLaws(ServingLaws):
@@ -51,7 +52,7 @@ class OverloadLaws(SmallBatchLaws):
 
 @pytest.mark.parametrize("case", [FusedLaws, WaitingLaws, SmallBatchLaws, OverloadLaws])
 def test_the_laws_hold(case: type[ServingLaws]) -> None:
-    check_laws(case, examples=40, steps=25)
+    check_laws(case, examples=examples(40), steps=25)
 
 
 def test_an_event_for_one_half_leaves_no_deadline_of_the_other_behind() -> None:

@@ -39,6 +39,7 @@ from tests.core.stages.learning_case import (
     prediction,
     predictions,
 )
+from tests.effort import examples
 
 WAIT_MS = 10_000
 
@@ -484,4 +485,4 @@ class JoinLaws(StageLaws):
 
 
 def test_the_join_keeps_the_laws() -> None:
-    check_laws(JoinLaws, examples=60, steps=30)
+    check_laws(JoinLaws, examples=examples(60), steps=30)

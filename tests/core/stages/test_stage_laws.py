@@ -14,6 +14,7 @@ from streamserve.core.records import FeedbackForward, FeedbackRecord
 from streamserve.core.stage import Stage
 from streamserve.testing.laws import LawBroken, StageLaws, check_laws, same
 from tests.core.stages.learning_case import feedback, fetched
+from tests.effort import examples
 
 HOLD_MS = 10
 
@@ -178,7 +179,7 @@ def case_of(stage: type[Holding]) -> type[StageLaws]:
 
 
 def test_a_right_stage_passes() -> None:
-    check_laws(case_of(Holding), examples=50)
+    check_laws(case_of(Holding), examples=examples(50))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_a_broken_promise_is_caught() -> None:
         check_laws(case, examples=200, shrink=False)
     right = case_of(Holding)
     right.may_fail = False
-    check_laws(right, examples=50)
+    check_laws(right, examples=examples(50))
 
 
 def test_same_compares_messages_deeply() -> None:

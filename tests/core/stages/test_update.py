@@ -42,6 +42,7 @@ from tests.core.stages.learning_case import (
     rules_of,
     update_of,
 )
+from tests.effort import examples
 
 POLICY = Hedge()
 
@@ -410,4 +411,4 @@ class UpdateLaws(StageLaws):
 
 
 def test_the_update_keeps_the_laws() -> None:
-    check_laws(UpdateLaws, examples=60, steps=30)
+    check_laws(UpdateLaws, examples=examples(60), steps=30)

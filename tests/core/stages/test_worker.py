@@ -12,6 +12,7 @@ from streamserve.core.stages.worker import WorkerStage
 from streamserve.testing.laws import check_laws
 from tests.core import kit
 from tests.core.stages.serving_case import CODECS, Partition, ServingLaws, model_rules
+from tests.effort import examples
 
 
 class WorkerLaws(ServingLaws):
@@ -38,7 +39,7 @@ class OverloadLaws(WorkerLaws):
 
 @pytest.mark.parametrize("case", [WorkerLaws, OverloadLaws])
 def test_the_laws_hold(case: type[ServingLaws]) -> None:
-    check_laws(case, examples=40, steps=25)
+    check_laws(case, examples=examples(40), steps=25)
 
 
 def test_a_failed_send_of_several_partitions_is_made_again_for_those_still_owned() -> None:

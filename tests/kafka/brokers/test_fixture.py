@@ -14,7 +14,7 @@ def run_pytest(folder: Path, *options: str, **environment: str) -> subprocess.Co
     plugin = ["-p", "streamserve.testing.broker_fixture", "-p", "no:cacheprovider", "-rs", "-W", "error"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *plugin, *options, str(folder)],
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment},
         cwd=folder,
         capture_output=True,
         text=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import socket
 import subprocess
@@ -68,12 +67,18 @@ def test_free_ports_are_different_and_a_taken_one_is_seen() -> None:
 def test_the_probe_takes_no_answer_and_nonsense_for_no_broker() -> None:
     with socket.create_server((HOST, 0)) as silent:
         assert live_brokers(HOST, silent.getsockname()[1], 0.05) is None
-    with http.server.HTTPServer((HOST, 0), http.server.BaseHTTPRequestHandler) as other:
-        thread = threading.Thread(target=other.handle_request)
-        other.RequestHandlerClass.log_message = lambda *_: None  # type: ignore[method-assign]
+    with socket.create_server((HOST, 0)) as other:
+        thread = threading.Thread(target=answer_as_http, args=(other,))
         thread.start()
-        assert live_brokers(HOST, other.server_address[1], 1.0) is None
+        assert live_brokers(HOST, other.getsockname()[1], 10.0) is None
         thread.join()
+
+
+def answer_as_http(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(1024)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 def test_a_stale_state_file_is_neither_believed_nor_obeyed(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from streamserve.errors import BrokerError
 from streamserve.kafka.brokers import guard
 from streamserve.kafka.brokers.process import Process, spawn, start_mark
+from tests.processes import alive
 
 GONE_TIMEOUT_S = 15.0
 
@@ -75,8 +76,7 @@ input()
         family = [psutil.Process(int(pid)) for pid in owner.stdout.readline().split()]
         wait_for_text(tmp_path / "log", "up")
         owner.kill()
-    _, alive = psutil.wait_procs(family, timeout=guard.GRACE_S + GONE_TIMEOUT_S)
-    assert alive == []
+    assert alive(family, guard.GRACE_S + GONE_TIMEOUT_S) == []
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux binds a program to its parent's life")

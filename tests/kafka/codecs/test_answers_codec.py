@@ -176,7 +176,7 @@ def test_a_long_label_does_not_widen_the_others() -> None:
         np.zeros((3, 0)),
         np.arange(12).reshape(3, 4)[:, ::2],
     ],
-    ids=str,
+    ids=lambda labels: f"{labels.dtype}-{labels.shape}",
 )
 def test_odd_labels_of_a_model_can_be_read_back(labels: Any) -> None:
     """A record of ours that cannot be read stops its readers, so nothing that a model returns may lead to one."""

@@ -19,6 +19,7 @@ from streamserve.core.reasons import Missing, Outcome, Reason
 from streamserve.kafka.codecs.decisions import decode_decision, decode_prediction_record
 from streamserve.kafka.codecs.encoded import EncodedRecords
 from streamserve.kafka.codecs.predictions import encode_predictions
+from tests.effort import examples
 
 # No comma or '=' in a model id: the config refuses them.
 MODELS = ("linear@1", "forest@2", 'odd"\\@3')
@@ -188,7 +189,7 @@ def test_records_are_those_of_the_reference(block: Predictions) -> None:
 
 
 @given(blocks())
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_a_batch_builder_takes_the_records(block: Predictions) -> None:
     records = encode_predictions(block)
     builder = BatchBuilder(1 << 20, 0)
@@ -197,7 +198,7 @@ def test_a_batch_builder_takes_the_records(block: Predictions) -> None:
 
 
 @given(blocks())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_the_decision_can_be_read_back(block: Predictions) -> None:
     records = encode_predictions(block)
     for i in range(len(block)):
