@@ -11,11 +11,11 @@ from streamserve.core.blocks import Answered, Verdict, build_blocks
 from streamserve.core.coalescing import Coalescing, SortedOut, subset
 from streamserve.core.codec import InputCodec
 from streamserve.core.decoding import UNDECODED, UNUSABLE_INPUT, InputRows
-from streamserve.core.desk import FAILED_CALLS_LIMIT, SUSPECTS_LIMIT, Batch, Desk
+from streamserve.core.desk import FAILED_CALLS_LIMIT, SUSPECTS_LIMIT, TELLING_REQUESTS, Batch, Desk
 from streamserve.core.effects import Count, Effect, RunBatch
 from streamserve.core.events import BatchFinished
 from streamserve.core.fast import distinct, every, indices, some
-from streamserve.core.messages import I64, U8, AnyArray, Outputs
+from streamserve.core.messages import I64, U8, AnyArray, Failure, Outputs
 from streamserve.core.outputs import alike, check_outputs, joined
 from streamserve.core.reasons import PRESENT, Missing, Reason
 from streamserve.core.routes import AppRules
@@ -45,6 +45,7 @@ class Answering:
             if desk.retries:
                 answered += self._retry(desk, now_ms, guard_ms, effects)
                 continue
+            answered += self.turn_away(desk, now_ms)
             doomed = desk.pop_due(desk.doomed_until_ms(now_ms, guard_ms))
             answered += self.shed(desk, doomed, "doomed", now_ms, effects)
             if not len(desk):
@@ -104,6 +105,14 @@ class Answering:
         handles = handles[handles >= self._table.base]
         waiting: I64 = handles[self._table["waiting"][self._table.at(handles)] > 0]
         return waiting
+
+    def turn_away(self, desk: Desk, now_ms: int) -> list[Answered]:
+        """Answers for the queued requests that a model which keeps failing is not called for."""
+        passes = desk.circuit.lets_through(now_ms)
+        if passes is None or len(desk) <= passes:
+            return []
+        words = f"{desk.rules.model} keeps failing: it is not called until a trial goes well"
+        return self._answer_all(desk, desk.pop_beyond(passes), Missing.CIRCUIT_OPEN, now_ms, words)
 
     def shed_due(self, desk: Desk, now_ms: int, effects: list[Effect]) -> list[Answered]:
         """Answers for the queued requests whose deadline has come."""
@@ -208,6 +217,7 @@ class Answering:
     def _run(self, desk: Desk, batch: Batch, why: str, now_ms: int, effects: list[Effect]) -> None:
         desk.running = batch
         desk.called(now_ms)
+        desk.circuit.tries()
         effects.append(
             RunBatch(
                 batch=batch.number,
@@ -288,7 +298,7 @@ class Answering:
 
     # -- after the call ------------------------------------------------------------------------------------------
 
-    def finish(self, desk: Desk, event: BatchFinished, now_ms: int) -> Iterator[Answered]:
+    def finish(self, desk: Desk, event: BatchFinished, now_ms: int, effects: list[Effect]) -> Iterator[Answered]:
         """What became of the running batch."""
         batch = desk.running
         desk.running = None
@@ -297,18 +307,29 @@ class Answering:
         desk.called(now_ms)
         outputs = event.outputs
         if outputs is None:
-            yield from self._failed(desk, batch, event.error)
+            yield from self._failed(desk, batch, event, now_ms, effects)
             return
         desk.batcher.observe(int(batch.n_rows.sum()), event.duration_ms, batch.limited)
-        desk.calls_failed_in_row = 0
-        yield from self._convict(desk, Missing.ROW_ERROR)
         duration = max(0, round(event.duration_ms))
+        checked = check_outputs(outputs, batch.n_rows)
+        missing = checked.missing
+        if len(batch) >= TELLING_REQUESTS and not some(missing == PRESENT):
+            self._failed_whole(desk, event, now_ms, effects)
+            if desk.calls_failed_in_row > FAILED_CALLS_LIMIT:
+                missing = np.full(len(batch), Missing.MODEL_ERROR, np.uint8)
+        else:
+            self._went_well(desk, effects)
+        yield from self._convict(desk, Missing.ROW_ERROR)
         if batch.part_of >= 0:
             yield from self._finish_part(desk, batch, outputs, duration)
             return
-        checked = check_outputs(outputs, batch.n_rows)
-        verdict = Verdict(missing=checked.missing, outputs=outputs, details=checked.details, duration_ms=duration)
+        verdict = Verdict(missing=missing, outputs=outputs, details=checked.details, duration_ms=duration)
         yield from self._deliver(desk, batch, verdict)
+
+    def _went_well(self, desk: Desk, effects: list[Effect]) -> None:
+        desk.calls_failed_in_row = 0
+        if desk.circuit.went_well():
+            effects.append(Count(what="circuit", label="closed", model=desk.rules.model, n=1))
 
     def _deliver(self, desk: Desk, batch: Batch, verdict: Verdict) -> list[Answered]:
         full, source = self._with_followers(desk, batch, verdict)
@@ -320,43 +341,68 @@ class Answering:
                 missing=verdict.missing[source],
                 outputs=outputs,
                 details={i: verdict.details[s] for i, s in enumerate(source.tolist()) if s in verdict.details},
+                failures={i: verdict.failures[s] for i, s in enumerate(source.tolist()) if s in verdict.failures},
                 duration_ms=verdict.duration_ms,
             )
         return self._build(desk, full, verdict)
 
-    def _failed(self, desk: Desk, batch: Batch, words: str) -> Iterator[Answered]:
-        """A call raised: halve it until the bad requests stand alone; give up if it is the model that is bad."""
-        if len(batch) > 1 and desk.taken_for_bad():
-            desk.calls_failed_in_row += 1
-            yield from self._refuse(desk, batch, Missing.MODEL_ERROR, words)
+    def _failed(
+        self, desk: Desk, batch: Batch, event: BatchFinished, now_ms: int, effects: list[Effect]
+    ) -> Iterator[Answered]:
+        """A call raised: halve it until the bad requests stand alone, and try each of these once more.
+
+        Given up where it is the model that is bad.
+        """
+        if event.away or (len(batch) > 1 and desk.taken_for_bad()):
+            self._failed_whole(desk, event, now_ms, effects)
+            pieces = [batch, *desk.retries]
+            desk.retries.clear()
+            for piece in pieces:
+                yield from self._refuse(desk, piece, Missing.MODEL_ERROR, event)
+            yield from self._convict(desk, Missing.MODEL_ERROR)
             return
         if len(batch) > 1:
             half = len(batch) // 2
             for part in (np.arange(half, len(batch)), np.arange(half)):
                 keys = tuple(batch.keys[i] for i in part.tolist()) if batch.keys else ()
-                desk.retries.appendleft(replace(subset(batch, part, self._number()), keys=keys))
+                piece = replace(subset(batch, part, self._number()), keys=keys, attempts=batch.attempts + 1)
+                desk.retries.appendleft(piece)
             return
-        desk.suspects.append((batch, words))
+        if batch.attempts == 1 and not desk.calls_failed_in_row and batch.part_of < 0:
+            desk.retries.appendleft(replace(batch, number=self._number(), attempts=2))
+            return
+        desk.suspects.append((batch, event))
         model_is_bad = len(desk.suspects) >= SUSPECTS_LIMIT
         if model_is_bad:
             while desk.retries:
-                desk.suspects.append((desk.retries.popleft(), words))
+                desk.suspects.append((desk.retries.popleft(), event))
         if not desk.retries:
             # Nothing of the batch went well: the calls before it tell whose fault it is.
-            desk.calls_failed_in_row += 1
+            self._failed_whole(desk, event, now_ms, effects)
             model_is_bad = model_is_bad or desk.calls_failed_in_row > FAILED_CALLS_LIMIT
             yield from self._convict(desk, Missing.MODEL_ERROR if model_is_bad else Missing.ROW_ERROR)
 
+    def _failed_whole(self, desk: Desk, event: BatchFinished, now_ms: int, effects: list[Effect]) -> None:
+        desk.calls_failed_in_row += 1
+        if desk.circuit.failed(now_ms, away=event.away):
+            effects.append(Count(what="circuit", label="opened", model=desk.rules.model, n=1))
+
     def _convict(self, desk: Desk, missing: Missing) -> Iterator[Answered]:
         suspects, desk.suspects = desk.suspects, []
-        for batch, words in suspects:
-            yield from self._refuse(desk, batch, missing, words)
+        for batch, event in suspects:
+            yield from self._refuse(desk, batch, missing, event)
 
-    def _refuse(self, desk: Desk, batch: Batch, missing: Missing, words: str) -> list[Answered]:
+    def _refuse(self, desk: Desk, batch: Batch, missing: Missing, event: BatchFinished) -> list[Answered]:
         """The same verdict for all requests of a batch that had its call."""
         if batch.part_of >= 0:
             desk.remove(batch.handles)
-        return self._deliver(desk, batch, Verdict.all(len(batch), missing, words))
+        verdict = Verdict.all(len(batch), missing, event.error)
+        if missing == Missing.ROW_ERROR:
+            failure = Failure(
+                exception=event.exception, stack=event.stack, attempts=batch.attempts, model=desk.rules.model
+            )
+            verdict = replace(verdict, failures=dict.fromkeys(range(len(batch)), failure))
+        return self._deliver(desk, batch, verdict)
 
     def _finish_part(self, desk: Desk, batch: Batch, outputs: Outputs, duration_ms: int) -> Iterator[Answered]:
         """Keep a part's rows; answer when all parts of the request are there."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from streamserve.core.desk import Batch
 from streamserve.core.fast import distinct, every, indices, some
-from streamserve.core.messages import F64, I64, U8, Answers, AnyArray, Choice, Outputs
+from streamserve.core.messages import F64, I64, U8, Answers, AnyArray, Choice, Failure, Outputs
 from streamserve.core.reasons import PRESENT, Missing
 from streamserve.core.routes import Route
 from streamserve.core.rows import ranges, span_ms, starts_of
@@ -27,6 +27,7 @@ class Verdict:
     outputs: Outputs | None = None
     """Rows of all requests, one after the other, those of missing ones too; None where none is present."""
     details: Mapping[int, str] = field(default_factory=dict)
+    failures: Mapping[int, Failure] = field(default_factory=dict)
     duration_ms: int = 0
 
     @classmethod
@@ -54,10 +55,11 @@ def build_blocks(
         # Of one route, everything is taken as it is: a view costs less than a copy of every column.
         rows: Any = slice(None) if whole else indices(columns["route"] == route)
         labels, probabilities = _rows_of(outputs, starts[rows], n_rows[rows], whole)
-        details = verdict.details
+        details, failures = verdict.details, verdict.failures
         if details and not whole:
             position = {int(i): k for k, i in enumerate(rows)}
             details = {position[i]: words for i, words in details.items() if i in position}
+            failures = {position[i]: failure for i, failure in failures.items() if i in position}
         answers = Answers(
             partition=columns["partition"][rows],
             route=routes[route].name,
@@ -79,6 +81,7 @@ def build_blocks(
             inference_ms=np.full(len(missing[rows]), verdict.duration_ms, np.int32),
             errors=errors_of(batch.handles[rows], missing[rows]),
             details=details,
+            failures=failures,
         )
         blocks.append((batch.handles[rows], answers))
     return blocks

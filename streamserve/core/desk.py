@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from streamserve.core.batching import Arrivals, Batcher, Load, Size, hopeless, make_batcher
+from streamserve.core.circuit import Circuit
 from streamserve.core.contention import Plan, Queued, plan_batch
+from streamserve.core.events import BatchFinished
 from streamserve.core.fast import some
 from streamserve.core.messages import F64, I64, AnyArray, Flags, Outputs
 from streamserve.core.table import Table
@@ -21,6 +23,8 @@ SUSPECTS_LIMIT = 4
 #: Calls that failed whole, one after the other: from then on the model is taken to be bad.
 FAILED_CALLS_LIMIT = 2
 BISECT_EVERY = 16
+#: A call that answers none of so many requests has failed, though it returned.
+TELLING_REQUESTS = 4
 RETRY_HALVING_MS = 1000.0
 
 
@@ -53,6 +57,8 @@ class Batch:
     """`partition, offset, append_ms, route, chosen, probability, epoch, stale, ids`: one entry a request."""
     started_ms: int
     limited: bool
+    attempts: int = 1
+    """Calls that held these requests, this one too."""
     part_of: int = -1
     """Handle of the one large request of which this is a part; -1: whole requests."""
     keys: tuple[Hashable, ...] = ()
@@ -73,7 +79,9 @@ class Desk:
         self.arrivals = Arrivals()
         self.running: Batch | None = None
         self.retries: deque[Batch] = deque()
-        self.suspects: list[tuple[Batch, str]] = []
+        self.suspects: list[tuple[Batch, BatchFinished]] = []
+        """Requests on which a call with them alone has failed, and how."""
+        self.circuit = Circuit()
         self.calls_failed_in_row = 0
         self.parts: dict[int, list[Outputs]] = {}
         self.rows_taken: dict[int, int] = {}
@@ -211,6 +219,12 @@ class Desk:
     def queues(self, handles: I64) -> Flags:
         """`[n]`: which of these are queued."""
         return np.isin(handles, self._queue)
+
+    def pop_beyond(self, n: int) -> I64:
+        """Remove and return all queued requests but the first n."""
+        gone, self._queue = self._queue[n:], self._queue[:n]
+        self.forget_parts(gone)
+        return gone
 
     def take(self, handles: I64) -> None:
         """These, in order of the queue, are in a batch now."""

@@ -99,6 +99,11 @@ class BatchFinished:
     outputs: Outputs | None
     error: str = ""
     """Words for a person where the call raised; empty otherwise."""
+    exception: str = ""
+    """Its class."""
+    stack: str = ""
+    away: bool = False
+    """Never run, because what runs the model is gone for now: no request is to blame."""
     duration_ms: float = 0.0
     """Service time of the call, measured by the shell's monotonic clock."""
 

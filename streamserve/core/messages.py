@@ -86,6 +86,19 @@ class Choice:
     stale: Flags
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What a dead letter tells of a model's failure on one request."""
+
+    exception: str = ""
+    """Its class."""
+    stack: str = ""
+    attempts: int = 0
+    """Calls that held the request."""
+    model: str = ""
+    """`name@version`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answers:
     """One model's answers to n requests of one route. A record of the answers topic holds those of one partition."""
@@ -112,6 +125,8 @@ class Answers:
     """Index -> (`Reason` code, words), for a request that no model can use (then `missing` is BAD_INPUT)."""
     details: Mapping[int, str] = field(default_factory=dict)
     """Index -> words, for a member that failed on this request."""
+    failures: Mapping[int, Failure] = field(default_factory=dict)
+    """Index -> more than words, for a request on which the model failed when it was called with it alone."""
     log_offset: I64 | None = None
     """Where each answer stands in the answers topic; None if it was never there."""
 
@@ -185,4 +200,5 @@ class DeadLetters:
     reasons: list[str]
     details: list[str]
     stage: str
-    model: str = ""
+    failures: Mapping[int, Failure] = field(default_factory=dict)
+    """Index -> which model failed on it, and how."""

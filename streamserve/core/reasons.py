@@ -84,6 +84,7 @@ class Missing(_Named):
     BAD_INPUT = 9  # this member could not read the request (shape or type that it does not take)
     INCOMPATIBLE = 10  # it answered in a shape or with classes that cannot be combined with the others'
     NOT_AWAITED = 12  # the answer could no longer change without it
+    CIRCUIT_OPEN = 13  # it keeps failing: it is not called for a while
 
 
 #: As a plain number, for columns: numpy asks an enum's member for its array protocols at every comparison.

@@ -329,6 +329,7 @@ class Settling:
         unusable = indices(self.unusable(block))
         lists = self._window.table.lists
         rows = unusable.tolist()
+        said, handles = self._window.failures, (at[unusable] + self._window.table.base).tolist()
         return DeadLetters(
             source="requests",
             partition=int(block.partition[0]),
@@ -340,6 +341,7 @@ class Settling:
             reasons=[str(Reason(int(block.reason[i]))) for i in rows],
             details=[block.details.get(i, "") for i in rows],
             stage="aggregator",
+            failures={i: said[handle] for i, handle in enumerate(handles) if handle in said},
         )
 
 

@@ -81,6 +81,7 @@ def take_answers(block: Answers, picked: I64) -> Answers:
         inference_ms=block.inference_ms[picked],
         errors={position[i]: error for i, error in block.errors.items() if i in position},
         details={position[i]: words for i, words in block.details.items() if i in position},
+        failures={position[i]: failure for i, failure in block.failures.items() if i in position},
         log_offset=None if block.log_offset is None else block.log_offset[picked],
     )
 
@@ -193,6 +194,7 @@ def _joined(parts: list[Answers]) -> Answers:
         inference_ms=np.concatenate([part.inference_ms for part in parts]),
         errors={start + i: error for start, part in shifted for i, error in part.errors.items()},
         details={start + i: words for start, part in shifted for i, words in part.details.items()},
+        failures={start + i: failure for start, part in shifted for i, failure in part.failures.items()},
         log_offset=_concatenated([part.log_offset for part in parts]),
     )
 

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from streamserve.core.admission import Admitted
 from streamserve.core.combining import MemberRows
 from streamserve.core.fast import every, has_bit, indices, some
-from streamserve.core.messages import F64, I64, U64, Answers, AnyArray, Flags, Requests, request_keys
+from streamserve.core.messages import F64, I64, U64, Answers, AnyArray, Failure, Flags, Requests, request_keys
 from streamserve.core.reasons import PRESENT, Missing
 from streamserve.core.routes import Route
 from streamserve.core.rows import RowStore
@@ -41,6 +41,8 @@ class Window:
         self._classes: dict[Hashable, AnyArray] = {}
         self.words: dict[int, dict[int, str]] = {}
         """Handle -> bit -> why that member failed; bit -1: why the request cannot be used."""
+        self.failures: dict[int, Failure] = {}
+        """Handle -> how the first member that refused it failed."""
 
     def _columns(self) -> dict[str, DTypeLike | tuple[DTypeLike, int]]:
         columns: dict[str, DTypeLike | tuple[DTypeLike, int]] = dict.fromkeys(
@@ -149,6 +151,7 @@ class Window:
         if self.words:
             for handle in range(self.table.base, self.table.base + n):
                 self.words.pop(handle, None)
+                self.failures.pop(handle, None)
         self.table.drop_front(n)
 
     # -- answers -------------------------------------------------------------------------------------------------
@@ -225,6 +228,8 @@ class Window:
                 self.words.setdefault(handle, {})[-1] = words
             elif row in answers.details:
                 self.words.setdefault(handle, {})[bit] = answers.details[row]
+            if row in answers.failures:
+                self.failures.setdefault(handle, answers.failures[row])
 
     def _store(self, answers: Answers, at: I64, rows: I64, member: tuple[int, int]) -> None:
         table, bit = self.table, member[1]

@@ -162,6 +162,12 @@ class RoleMetrics:
             ["model", "why"],
             registry=registry,
         )
+        self._circuit = Gauge(
+            "streamserve_circuit_open",
+            "1: the model keeps failing and is called only on trial. Alarm on it",
+            ["model"],
+            registry=registry,
+        )
         self._dlq = Counter("streamserve_dlq_records", "Dead letters", ["source", "reason"], registry=registry)
         self._counts = Counter("streamserve_events", "Other named counts", ["what", "label"], registry=registry)
         self._feedback = Counter("streamserve_feedback_joined", "Feedback by status", ["status"], registry=registry)
@@ -236,6 +242,9 @@ class RoleMetrics:
     def count(self, effect: Count) -> None:
         if effect.what == "feedback":
             self._feedback.labels(effect.label).inc(effect.n)
+        elif effect.what == "circuit":
+            self._circuit.labels(effect.model).set(effect.label == "opened")
+            self._named[effect.what, effect.label] += effect.n
         elif effect.what == "shed":
             self._shed.labels(effect.model, effect.label).inc(effect.n)
         else:

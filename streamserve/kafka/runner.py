@@ -7,6 +7,7 @@ import contextlib
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from queue import SimpleQueue
@@ -21,6 +22,8 @@ from streamserve.runtimes.base import Runtime
 _log = logging.getLogger(__name__)
 
 WARM_SIZES = (1, 8, 64)
+#: The end of a stack is where the model is.
+_STACK_CHARS = 4_000
 
 
 class _ModelThread:
@@ -113,7 +116,12 @@ class ModelRunner:
         except BaseException as error:  # noqa: BLE001  (a model is foreign code: even `exit` is a failed batch)
             words = f"{type(error).__name__}: {error}"
             done = BatchFinished(
-                batch=batch, outputs=None, error=words[:2000], duration_ms=(time.perf_counter() - started) * 1000
+                batch=batch,
+                outputs=None,
+                error=words[:2000],
+                exception=f"{type(error).__module__}.{type(error).__qualname__}",
+                stack="".join(traceback.format_exception(error))[-_STACK_CHARS:],
+                duration_ms=(time.perf_counter() - started) * 1000,
             )
         else:
             done = BatchFinished(batch=batch, outputs=outputs, duration_ms=(time.perf_counter() - started) * 1000)

@@ -130,6 +130,10 @@ _DEAD_LETTER_HEADERS = (
     Header(name="__connect.errors.offset", meaning="Its offset.", always=True),
     Header(name="__connect.errors.stage", meaning="The role that gave up on it.", always=True),
     Header(name="__connect.errors.exception.message", meaning="Words for a person.", always=True),
+    Header(name="__connect.errors.exception.class.name", meaning="Class of what a model raised on it alone."),
+    Header(name="__connect.errors.exception.stacktrace", meaning="Where it was raised."),
+    Header(name="ss-attempts", meaning="Calls of that model that held the request."),
+    Header(name="ss-model", meaning="That model, `name@version`."),
     Header(name="ss-reason", meaning="Why, from the closed list of reasons.", always=True),
     Header(name="ss-sha256", meaning="Hash of the whole value, where only its first 64 KiB are kept."),
 )

@@ -117,3 +117,7 @@ class AnswersBlock(Struct, frozen=True, kw_only=True, omit_defaults=True):
         dict[int, tuple[int, str]], Meta(description="Index -> reason code and words: no model can use this request.")
     ] = {}
     details: Annotated[dict[int, str], Meta(description="Index -> words, for a member that failed.")] = {}
+    failures: Annotated[
+        dict[int, tuple[str, str, Count]],
+        Meta(description="Index -> exception class, stack and number of calls, for a request refused when alone."),
+    ] = {}

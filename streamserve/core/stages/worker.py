@@ -144,6 +144,8 @@ class WorkerStage:
         for desk in self._desks.values():
             if desk.running is None and (desk.has_work or desk.go_at_ms is not None):
                 self._cut(desk, now_ms, effects)
+            elif desk.circuit.is_open and len(desk):
+                self._emit_all(self._answering.turn_away(desk, now_ms), now_ms, effects)
         for desk in self._desks.values():
             # Others may have decoded what it waits to fill a batch with: then there are more rows than it saw.
             if desk.go_at_ms is not None:
@@ -317,7 +319,7 @@ class WorkerStage:
     def _finish(self, batch: BatchFinished, now_ms: int, effects: list[Effect]) -> None:
         for desk in self._desks.values():
             if desk.running is not None and desk.running.number == batch.batch:
-                self._emit_all(self._answering.finish(desk, batch, now_ms), now_ms, effects)
+                self._emit_all(self._answering.finish(desk, batch, now_ms, effects), now_ms, effects)
                 return
 
     def _expire(self, now_ms: int, effects: list[Effect]) -> None:

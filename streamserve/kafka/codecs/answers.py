@@ -6,14 +6,13 @@ checked before numpy sees it, since what is wrong here would shift the answers o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 
 from streamserve.core.events import RawAnswers
-from streamserve.core.messages import I64, PROBABILITY_ONE, Answers, Choice
+from streamserve.core.messages import I64, PROBABILITY_ONE, Answers, Choice, Failure
 from streamserve.core.outputs import MOST_ANSWER_BYTES
 from streamserve.core.reasons import Missing, Reason
 from streamserve.errors import MalformedRecord
@@ -78,6 +77,9 @@ def _encode_block(answers: Answers) -> bytes:
         inference_ms=pack_column(answers.inference_ms, np.int32),
         errors=dict(answers.errors),
         details=dict(answers.details),
+        failures={
+            index: (failure.exception, failure.stack, failure.attempts) for index, failure in answers.failures.items()
+        },
     )
     try:
         return _encode(block)
@@ -91,6 +93,9 @@ def _printable(block: AnswersBlock) -> AnswersBlock:
         ids=[None if text is None else _utf8(text) for text in block.ids],
         errors={index: (code, _utf8(words)) for index, (code, words) in block.errors.items()},
         details={index: _utf8(words) for index, words in block.details.items()},
+        failures={
+            index: (_utf8(name), _utf8(stack), attempts) for index, (name, stack, attempts) in block.failures.items()
+        },
     )
 
 
@@ -122,6 +127,7 @@ def _part(answers: Answers, start: int, end: int) -> Answers:
         inference_ms=answers.inference_ms[start:end],
         errors={index - start: error for index, error in answers.errors.items() if start <= index < end},
         details={index - start: words for index, words in answers.details.items() if start <= index < end},
+        failures={index - start: failure for index, failure in answers.failures.items() if start <= index < end},
     )
 
 
@@ -136,6 +142,7 @@ def _without_output(answers: Answers, size: int, max_record_bytes: int) -> Answe
         missing=np.array([Missing.OUTPUT_TOO_LARGE], np.uint8),
         errors={},
         details={0: f"the answer takes {size} bytes; a record may have {max_record_bytes}"},
+        failures={},
     )
 
 
@@ -202,6 +209,10 @@ def _unpack(block: AnswersBlock, partition: int, log_offset: int) -> Answers:
         inference_ms=unpack_column(block.inference_ms, np.int32, n),
         errors=block.errors,
         details=block.details,
+        failures={
+            index: Failure(exception=name, stack=stack, attempts=attempts, model=block.model)
+            for index, (name, stack, attempts) in block.failures.items()
+        },
         log_offset=None if log_offset < 0 else np.full(n, log_offset, np.int64),
     )
 
@@ -223,7 +234,7 @@ def _check(answers: Answers) -> None:
     if probability.min() < 0 or probability.max() > PROBABILITY_ONE:
         raise ValueError("a probability is outside 0..1")
     _check_rows(answers, int(answers.row_starts[-1]))
-    _check_words(answers.errors, answers.details, n)
+    _check_words(answers, n)
 
 
 def _check_offsets(offsets: I64) -> None:
@@ -245,8 +256,9 @@ def _check_rows(answers: Answers, rows: int) -> None:
             raise ValueError(f"{list(classes.shape)} classes for {probabilities.shape[1]} columns of probabilities")
 
 
-def _check_words(errors: Mapping[int, tuple[int, str]], details: Mapping[int, str], n: int) -> None:
-    for index in (*errors, *details):
+def _check_words(answers: Answers, n: int) -> None:
+    errors = answers.errors
+    for index in (*errors, *answers.details, *answers.failures):
         if not 0 <= index < n:
             raise ValueError(f"words about request {index} of {n}")
     for code, _ in errors.values():

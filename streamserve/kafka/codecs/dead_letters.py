@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from streamserve.core.messages import DeadLetters
+from streamserve.core.messages import DeadLetters, Failure
 from streamserve.kafka.codecs.encoded import EncodedRecords
 
 #: A value is kept up to here; of a longer one the hash of the whole is kept too.
@@ -28,9 +28,10 @@ def encode_dead_letters(letters: DeadLetters, topic: str) -> EncodedRecords:
             (f"{_PREFIX}topic", _text(topic)),
             (f"{_PREFIX}partition", b"%d" % letters.partition),
             (f"{_PREFIX}offset", b"%d" % letters.offsets[index]),
-            (f"{_PREFIX}stage", _text(f"{letters.stage} {letters.model}".strip())),
+            (f"{_PREFIX}stage", _text(letters.stage)),
             (f"{_PREFIX}exception.message", _text(letters.details[index])),
             ("ss-reason", _text(letters.reasons[index])),
+            *_failure_headers(letters.failures.get(index)),
         ]
         if value is not None and len(value) > MAX_VALUE_BYTES:
             headers.append(("ss-sha256", sha256(value).hexdigest().encode()))
@@ -38,6 +39,18 @@ def encode_dead_letters(letters: DeadLetters, topic: str) -> EncodedRecords:
         records.values.append(b"" if kept is None and key is None else kept)
         records.headers.append(headers)
     return records
+
+
+def _failure_headers(failure: Failure | None) -> list[tuple[str, bytes | None]]:
+    if failure is None:
+        return []
+    named = (
+        (f"{_PREFIX}exception.class.name", failure.exception),
+        (f"{_PREFIX}exception.stacktrace", failure.stack),
+        ("ss-attempts", str(failure.attempts)),
+        ("ss-model", failure.model),
+    )
+    return [(name, _text(words)) for name, words in named if words]
 
 
 def _text(words: str) -> bytes:

@@ -22,7 +22,6 @@ LETTERS = DeadLetters(
     reasons=["not_json", "empty_value", "too_large"],
     details=["not JSON: bad \ud800", "a tombstone", "too much"],
     stage="worker",
-    model="",
 )
 
 
