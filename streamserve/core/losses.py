@@ -44,6 +44,8 @@ def losses_of(
         return Unusable(reason="unknown_model", detail=f"model {feedback.model} was not asked; asked: {asked}")
     if not feedback.has_label:
         return _reward_losses(decision, members, feedback.reward, named)
+    if not members:  # nobody answered (expired, error): a label informs nobody
+        return {}
     answers = {model: rows for model, rows in members.items() if named in (None, model) and _is_rows(rows)}
     return _label_losses(combine, decision, answers, feedback.label)
 

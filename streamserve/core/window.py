@@ -243,10 +243,11 @@ class Window:
             store = self._stores[member] = _MemberStore(answers, classes, lambda: self._oldest_needed(member))
         if not store.takes(answers):
             fits[:] = False
+        elif not every(fits):
+            odd = indices(~fits & (n_rows > 0))
+            fits[odd[self._prevails(at[rows[odd]], bit)]] = True
         if not every(fits):
-            bad = rows[~fits]
-            table["failed"][at[bad]] |= np.uint64(1 << bit)
-            table["missing"][at[bad], bit] = Missing.INCOMPATIBLE
+            self._incompatible(at[rows[~fits]], bit, member[0])
             rows, n_rows = rows[fits], n_rows[fits]
         if not len(rows):
             return
@@ -255,6 +256,35 @@ class Window:
         table["n_rows"][at[rows]] = n_rows
         table["form"][at[rows]] = form
         table["present"][at[rows]] |= np.uint64(1 << bit)
+
+    def _prevails(self, at: I64, bit: int) -> Flags:
+        """Where answers differ in form, the member that the route names first decides, whoever was quicker.
+
+        Those that have answered in another form, all of them later in the route, are then taken back.
+        """
+        table = self.table
+        present = table["present"][at]
+        prevails = (present != 0) & ((present & np.uint64((1 << bit) - 1)) == 0)
+        for row in at[prevails].tolist():
+            for other in indices(bits(table["present"][row : row + 1], self.width)[0]).tolist():
+                self._incompatible(np.array([row]), other, int(table["route"][row]), by=bit)
+        to = at[prevails]
+        table["present"][to] = 0
+        table["reach"][to] = 0.0
+        table["early_ms"][to] = 0
+        return prevails
+
+    def _incompatible(self, at: I64, bit: int, route: int, by: int | None = None) -> None:
+        table, models = self.table, self.routes[route].models
+        table["failed"][at] |= np.uint64(1 << bit)
+        table["missing"][at, bit] = Missing.INCOMPATIBLE
+        for row in at.tolist():
+            rival = by
+            if rival is None and table["present"][row]:
+                present = int(table["present"][row])
+                rival = (present & -present).bit_length() - 1
+            than = "than its own before" if rival is None else f"than that of {models[rival]}"
+            self.words.setdefault(row + table.base, {})[bit] = f"its answer has another form {than}"
 
     def _form_of(self, answers: Answers, route: int) -> int:
         """Number of the labels' form. A request's first answer fixes it: other forms cannot be combined with it."""

@@ -18,12 +18,14 @@ from streamserve.core.events import BatchFinished
 from streamserve.core.messages import AnyArray
 from streamserve.errors import ModelError
 from streamserve.runtimes.base import Runtime
+from streamserve.runtimes.plain import plain_outputs
 
 _log = logging.getLogger(__name__)
 
 WARM_SIZES = (1, 8, 64)
 #: The end of a stack is where the model is.
 _STACK_CHARS = 4_000
+_WORDS_CHARS = 2_000
 
 
 class _ModelThread:
@@ -47,7 +49,11 @@ class _ModelThread:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            work()
+            try:
+                work()
+            except BaseException:
+                # Without its thread the model would never answer again.
+                _log.exception("%s: a call ended in an error of ours", self._thread.name)
 
 
 class ModelRunner:
@@ -112,15 +118,14 @@ class ModelRunner:
     def _call(self, loop: asyncio.AbstractEventLoop, batch: int, runtime: Runtime, inputs: AnyArray) -> None:
         started = time.perf_counter()
         try:
-            outputs = runtime.predict(inputs)
+            outputs = plain_outputs(runtime.predict(inputs))
         except BaseException as error:  # noqa: BLE001  (a model is foreign code: even `exit` is a failed batch)
-            words = f"{type(error).__name__}: {error}"
             done = BatchFinished(
                 batch=batch,
                 outputs=None,
-                error=words[:2000],
+                error=_words(error),
                 exception=f"{type(error).__module__}.{type(error).__qualname__}",
-                stack="".join(traceback.format_exception(error))[-_STACK_CHARS:],
+                stack=_stack(error),
                 duration_ms=(time.perf_counter() - started) * 1000,
             )
         else:
@@ -141,6 +146,22 @@ class ModelRunner:
         if not self.running:
             for runtime in self._runtimes.values():
                 runtime.close()
+
+
+def _words(error: BaseException) -> str:
+    """An exception in words; foreign ones may raise when they are asked for them."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"[:_WORDS_CHARS]
+    except BaseException as worse:  # noqa: BLE001  (foreign code)
+        return f"{name} (and its words cannot be read: {type(worse).__name__})"
+
+
+def _stack(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))[-_STACK_CHARS:]
+    except BaseException:  # noqa: BLE001  (foreign code: a stack is worth less than the request)
+        return ""
 
 
 def _end(done: asyncio.Future[None], error: Exception | None) -> None:

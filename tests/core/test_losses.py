@@ -54,6 +54,13 @@ def test_a_member_with_another_number_of_rows_is_left_out() -> None:
     assert losses({"a@1": [1, 2], "b@1": [1]}, [1, 1], rows=2) == {"a@1": 0.5}
 
 
+@pytest.mark.parametrize("outcome", ["expired", "error", "default"])
+def test_where_nobody_answered_a_label_informs_nobody(outcome: str) -> None:
+    decision = decision_of({}, chosen=("a@1",), outcome=outcome, rows=0)
+    assert losses_of("vote", decision, {}, feedback_of(7)) == {}
+    assert losses_of("vote", decision, {}, feedback_of([7, 8])) == {}
+
+
 def test_vectors_are_compared_whole() -> None:
     members = {"a@1": [[1, 0]], "b@1": [[0, 0]]}
     for label in ([1, 0], [[1, 0]]):

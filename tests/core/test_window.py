@@ -45,6 +45,26 @@ def test_labels_of_another_shape_are_incompatible(combine: str) -> None:
     assert w.records[0, 0][0].missing[0].tolist() == [0, Missing.INCOMPATIBLE, 0]
 
 
+@pytest.mark.parametrize("order", ["abc", "bca", "cba", "bac"])
+def test_of_different_forms_the_member_that_is_named_first_decides(order: str) -> None:
+    """Whoever is quicker: else the form of an answer would change from request to request."""
+    outputs = {
+        "a@1": Outputs(labels=np.array([1.0])),
+        "b@1": Outputs(labels=np.array([[1.0, 2.0]])),
+        "c@1": Outputs(labels=np.array([[1.0, 2.0]])),
+    }
+    w = world(lambda _: None, decide_early=False)
+    w.feed(requests([b":1,1"]))
+    calls = {call.model: call for call in w.batches}
+    for name in order:
+        model = f"{name}@1"
+        w.feed(BatchFinished(batch=calls[model].batch, outputs=outputs[model], duration_ms=1.0))
+    block, _ = w.records[0, 0]
+    assert w.labels(0) == [1.0]
+    assert block.missing[0].tolist() == [0, Missing.INCOMPATIBLE, Missing.INCOMPATIBLE]
+    assert "b@1: its answer has another form than that of a@1" in block.details[0]
+
+
 def test_requests_whose_members_differ_in_shape_settle_side_by_side() -> None:
     """One request has a scalar from a, the other a vector from b; both fall due at the same moment."""
 

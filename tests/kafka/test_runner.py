@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 
@@ -121,3 +122,33 @@ async def test_closing_frees_the_models() -> None:
     model = Model(echo)
     ModelRunner({"m@1": model}, lambda _event: None).close()
     assert model.closed
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def odd(_batch: AnyArray) -> Outputs:
+    raise Mute
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (odd, r"Mute \(and its words cannot be read: RuntimeError\)"),
+        (lambda _: Outputs(labels=np.zeros(1, [("a", int)])), "ModelError: the model answered labels of dtype"),
+        (lambda _: None, "ModelError: the runtime answered NoneType"),
+    ],
+)
+async def test_whatever_a_model_does_its_thread_lives_on(answer: Callable[[AnyArray], Outputs], words: str) -> None:
+    answers = [answer, echo]
+    ends: asyncio.Queue[BatchFinished] = asyncio.Queue()
+    runner = ModelRunner({"m@1": Model(lambda batch: answers.pop(0)(batch))}, ends.put_nowait)
+    for batch in (1, 2):
+        runner.submit(batch, "m@1", np.ones((1, 2)))
+    failed, went_well = [await asyncio.wait_for(ends.get(), 5) for _ in range(2)]
+    assert re.match(words, failed.error)
+    assert failed.exception
+    assert went_well.outputs is not None
+    runner.close()
