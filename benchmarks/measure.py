@@ -52,7 +52,7 @@ class Bench:
         return usage.listener_pids(int(self.bootstrap_servers.rpartition(":")[2]))
 
 
-def _environment(extra: dict[str, str], repository: Path) -> dict[str, str]:
+def environment(extra: dict[str, str], repository: Path) -> dict[str, str]:
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -96,7 +96,7 @@ def _run_setup(plan: Plan, place: Place, bench: Bench) -> None:
             try:
                 code = subprocess.run(
                     command,
-                    env=_environment(plan.environment, bench.repository),
+                    env=environment(plan.environment, bench.repository),
                     cwd=place.folder,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -133,7 +133,7 @@ def _serving(plan: Plan, place: Place, bench: Bench) -> Iterator[dict[Path, subp
             with log.open("wb") as output, bench.cores.for_peer():
                 running[log] = subprocess.Popen(
                     command,
-                    env=_environment(plan.environment, bench.repository),
+                    env=environment(plan.environment, bench.repository),
                     cwd=place.folder,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -152,7 +152,7 @@ class DriverProcess:
         with self._log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.driver", orjson.dumps(asdict(task)).decode()],
-                env=_environment({}, bench.repository),
+                env=environment({}, bench.repository),
                 cwd=place.folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

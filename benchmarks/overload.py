@@ -28,6 +28,7 @@ from rich.table import Table
 from benchmarks import job, machine, usage
 from benchmarks.broker import bench_broker
 from benchmarks.driver import OpenLoop, Task, Watched, say
+from benchmarks.measure import environment
 from benchmarks.results import append_csv
 from streamserve.errors import StreamserveError
 
@@ -221,8 +222,8 @@ def _measure(folder: Path, servers: str, plan: list[Phase]) -> list[dict[str, An
     config = folder / "streamserve.toml"
     config.write_text(config_of(app), encoding="utf-8")
     program = shutil.which("streamserve", path=str(Path(sys.executable).parent)) or "streamserve"
-    environment = machine.environment({"STREAMSERVE_BROKER__BOOTSTRAP_SERVERS": servers}, REPOSITORY)
-    subprocess.run((program, "topics", "create", str(config)), env=environment, cwd=folder, check=True, timeout=120)
+    variables = environment({"STREAMSERVE_BROKER__BOOTSTRAP_SERVERS": servers}, REPOSITORY)
+    subprocess.run((program, "topics", "create", str(config)), env=variables, cwd=folder, check=True, timeout=120)
     task = Task(
         bootstrap_servers=servers,
         requests_topic=f"{app}.requests.v1",
@@ -237,11 +238,11 @@ def _measure(folder: Path, servers: str, plan: list[Phase]) -> list[dict[str, An
     log = folder / "worker.log"
     with log.open("wb") as output:
         command = (program, "worker", str(config), "--pool", "main")
-        worker = subprocess.Popen(command, env=environment, cwd=folder, stdout=output, stderr=output)
+        worker = subprocess.Popen(command, env=variables, cwd=folder, stdout=output, stderr=output)
     asked = orjson.dumps({"task": asdict(task), "phases": [asdict(phase) for phase in plan]}).decode()
     driver = subprocess.Popen(
         (sys.executable, "-m", "benchmarks.overload", "--drive", asked),
-        env=environment,
+        env=variables,
         cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -326,7 +327,8 @@ def main() -> int:
         return 0
     console = Console() if sys.stdout.isatty() else Console(width=160)
     rows = run(options.seconds, options.bootstrap_servers, console)
-    append_csv(CSV, machine.describe(REPOSITORY, machine.Cores(ours=None, peer=None)), rows)
+    described: dict[str, Any] = dict(machine.describe(REPOSITORY, machine.Cores(ours=None, peer=None)))
+    append_csv(CSV, described, rows, tuple(rows[0]))
     return 0 if report(console, rows) else 1
 
 

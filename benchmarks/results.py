@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -124,17 +124,18 @@ class Results:
         return [row for row in self.rows if row["section"] != "drain" and row.get("not_ok")]
 
 
-def append_csv(path: Path, machine: Row, rows: list[Row]) -> None:
+def append_csv(path: Path, machine: Row, rows: list[Row], measured: Sequence[str] = MEASURED_COLUMNS) -> None:
     """Append; a file with other columns is put aside under the name `….old.csv` first."""
+    columns = (*MACHINE_COLUMNS, *measured)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         with path.open(encoding="utf-8", newline="") as existing:
             header = next(csv.reader(existing), [])
-        if header != list(COLUMNS):
+        if header != list(columns):
             path.replace(path.with_suffix(".old.csv"))
     is_new = not path.exists()
     with path.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, columns)
         if is_new:
             writer.writeheader()
         for row in rows:

@@ -264,7 +264,7 @@ class Window:
         """
         table = self.table
         present = table["present"][at]
-        prevails = (present != 0) & ((present & np.uint64((1 << bit) - 1)) == 0)
+        prevails: Flags = (present != 0) & ((present & np.uint64((1 << bit) - 1)) == 0)
         for row in at[prevails].tolist():
             for other in indices(bits(table["present"][row : row + 1], self.width)[0]).tolist():
                 self._incompatible(np.array([row]), other, int(table["route"][row]), by=bit)

@@ -51,8 +51,7 @@ class _ModelThread:
         while (work := self._work.get()) is not None:
             try:
                 work()
-            except BaseException:
-                # Without its thread the model would never answer again.
+            except BaseException:  # noqa: BLE001  (without its thread the model would never answer again)
                 _log.exception("%s: a call ended in an error of ours", self._thread.name)
 
 

@@ -93,9 +93,9 @@ def _of_kind(array: AnyArray, row_errors: dict[int, str] | None) -> AnyArray:
     if kind in _NUMBERS:
         return array.astype(np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("="), copy=False)
     if kind in "US":
-        return array.astype(object) if kind == "U" else _each(array, lambda text: _text(text), None)
+        return array.astype(object) if kind == "U" else _each(array, _text, None)
     if kind in "Mm":
-        return _each(np.datetime_as_string(array) if kind == "M" else array.astype(str), str, None)
+        return _each(np.datetime_as_string(cast(Any, array)) if kind == "M" else array.astype(str), str, None)
     if kind != "O":
         raise ModelError(f"the model answered labels of dtype {array.dtype}; they are numbers, text or objects")
     return _each(array, _plain, row_errors)

@@ -142,9 +142,13 @@ def odd(_batch: AnyArray) -> Outputs:
     ],
 )
 async def test_whatever_a_model_does_its_thread_lives_on(answer: Callable[[AnyArray], Outputs], words: str) -> None:
-    answers = [answer, echo]
+    answers = iter([answer, echo])
+
+    def predict(batch: AnyArray) -> Outputs:
+        return next(answers)(batch)
+
     ends: asyncio.Queue[BatchFinished] = asyncio.Queue()
-    runner = ModelRunner({"m@1": Model(lambda batch: answers.pop(0)(batch))}, ends.put_nowait)
+    runner = ModelRunner({"m@1": Model(predict)}, ends.put_nowait)
     for batch in (1, 2):
         runner.submit(batch, "m@1", np.ones((1, 2)))
     failed, went_well = [await asyncio.wait_for(ends.get(), 5) for _ in range(2)]
