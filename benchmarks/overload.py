@@ -52,7 +52,7 @@ import time
 
 import numpy as np
 
-from streamserve import Outputs
+from streamserve.runtimes import Outputs
 
 
 def _turns_per_ms():
@@ -196,7 +196,7 @@ cache_bytes = 0
 
 [models.busy]
 version = "1"
-source = "busy:model"
+source = "busy:model.predict"
 
 [routes.{job.ROUTE}]
 models = ["busy"]
@@ -223,7 +223,14 @@ def _measure(folder: Path, servers: str, plan: list[Phase]) -> list[dict[str, An
     config.write_text(config_of(app), encoding="utf-8")
     program = shutil.which("streamserve", path=str(Path(sys.executable).parent)) or "streamserve"
     variables = environment({"STREAMSERVE_BROKER__BOOTSTRAP_SERVERS": servers}, REPOSITORY)
-    subprocess.run((program, "topics", "create", str(config)), env=variables, cwd=folder, check=True, timeout=120)
+    subprocess.run(
+        (program, "topics", "create", str(config)),
+        env=variables,
+        cwd=folder,
+        check=True,
+        timeout=120,
+        stdout=subprocess.DEVNULL,
+    )
     task = Task(
         bootstrap_servers=servers,
         requests_topic=f"{app}.requests.v1",
@@ -249,6 +256,8 @@ def _measure(folder: Path, servers: str, plan: list[Phase]) -> list[dict[str, An
     )
     try:
         return _listen(driver, worker.pid, servers)
+    except StreamserveError as error:
+        raise StreamserveError(f"{error}. The end of the worker's log:\n{log.read_text()[-2_000:]}") from None
     finally:
         for process in (driver, worker):
             process.terminate()
@@ -326,7 +335,11 @@ def main() -> int:
         say("result", rows=drive(task, [Phase(**phase) for phase in asked["phases"]]))
         return 0
     console = Console() if sys.stdout.isatty() else Console(width=160)
-    rows = run(options.seconds, options.bootstrap_servers, console)
+    try:
+        rows = run(options.seconds, options.bootstrap_servers, console)
+    except StreamserveError as error:
+        console.print(str(error), markup=False, highlight=False)
+        return 1
     described: dict[str, Any] = dict(machine.describe(REPOSITORY, machine.Cores(ours=None, peer=None)))
     append_csv(CSV, described, rows, tuple(rows[0]))
     return 0 if report(console, rows) else 1

@@ -10,7 +10,8 @@ from streamserve.core.events import Resume
 from streamserve.core.messages import I64, Flags
 
 _PREDECESSORS = -1
-_METADATA = re.compile(r'\{"v":1,"answers":(\d+),"predictions":(\d+)\}')
+#: What the shell adds of its own stands behind.
+_METADATA = re.compile(r'\{"v":1,"answers":(\d+),"predictions":(\d+)[,}].*')
 
 
 def parse_metadata(text: str) -> tuple[int, int]:

@@ -376,6 +376,17 @@ class KafkaLookups:
     async def ends(self, partitions: Collection[At]) -> dict[At, int]:
         return await self._offsets(partitions, end=True)
 
+    async def since(self, partitions: Collection[At], ms: int) -> dict[At, int]:
+        consumer = self._consumer
+        if not partitions:
+            return {}
+        if consumer is None:
+            raise BrokerError("look-ups were not started")
+        wanted = {TopicPartition(at.topic, at.partition): ms for at in partitions}
+        found = await _persistently(lambda: consumer.offsets_for_times(wanted), "asking for offsets by time")
+        held = {At(tp.topic, tp.partition): entry.offset for tp, entry in found.items() if entry is not None}
+        return held | await self.ends([at for at in partitions if at not in held])
+
     async def _offsets(self, partitions: Collection[At], *, end: bool) -> dict[At, int]:
         if not partitions:
             return {}

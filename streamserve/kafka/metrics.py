@@ -185,6 +185,11 @@ class RoleMetrics:
         )
         self._queued = Gauge("streamserve_queued_records", "Read, not yet seen by the stage", registry=registry)
         self._open = Gauge("streamserve_open_requests", "Seen by the stage, not settled", registry=registry)
+        self._skipped = Gauge(
+            "streamserve_skipped_requests",
+            "Passed over after an outage, and still to get their records",
+            registry=registry,
+        )
         self._clock_offset = Gauge("streamserve_clock_offset_seconds", "Broker's clock minus ours", registry=registry)
         self._clock_bound = Gauge("streamserve_clock_bound_seconds", "Half its uncertainty", registry=registry)
         self._weights = Gauge("streamserve_model_weight", "Newest learnt weight", ["route", "model"], registry=registry)
@@ -348,12 +353,14 @@ class RoleMetrics:
         open_requests: int,
         clock_ms: tuple[float, float],
         now_ms: float,
+        skipped: int = 0,
     ) -> None:
         """Figures that are looked at, not counted. `clock_ms`: offset and bound; `now_ms` by the monotonic clock."""
         for (topic, partition), lag in lags.items():
             self._lag.labels(topic, partition).set(lag)
         self._queued.set(queued)
         self._open.set(open_requests)
+        self._skipped.set(skipped)
         self._clock_offset.set(clock_ms[0] / 1000)
         self._clock_bound.set(clock_ms[1] / 1000)
         waiting, per_s = sum(lags.values()) + queued, self._consumed_rate.at(now_ms, self._recent.consumed)

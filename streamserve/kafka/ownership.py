@@ -11,8 +11,8 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.loop import StageLoop
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import At, Committed, GroupReader, LogLookups, LogReader
+from streamserve.kafka.sweeper import LEAST_SKIPPED, Skipped, Sweeper
 from streamserve.kafka.tasks import ended
 
 _log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ _RETRY_S = 0.2
 _RETRY_MAX_S = 2.0
 _SCAN_TIMEOUT_MS = 500
 _SCAN_RECORDS = 2_000
+#: So near the end the last record is looked for: markers of transactions are none.
+_LAST_RECORDS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +50,18 @@ class Plan:
     """The stage wants the driving topic from `rebuild_from` of its metadata on, to remember what it has seen."""
     predictions: str | None = None
     """Topic to scan for what is already answered; None where the stage needs none of it."""
+    skips_after_ms: int | None = None
+    """Records older than this are passed over when ownership begins, so that fresh ones need not wait; None: never."""
     revoke_budget_ms: int = 1_000
     commit_interval_ms: int = 200
     lease_ms: int = 6_000
+
+
+class _Fresh(NamedTuple):
+    """Where the part of a partition begins in which somebody may still wait, and its time."""
+
+    offset: int
+    since_ms: int
 
 
 class Ownership:
@@ -67,7 +79,9 @@ class Ownership:
         scan_reader: Callable[[], LogReader],
         lookups: LogLookups,
         ready: Callable[[Collection[int]], Awaitable[None]] | None = None,
+        sweeper: Sweeper | None = None,
     ) -> None:
+        """`sweeper`: gives what was passed over its records; None where nobody waits for any."""
         self._plan = plan
         self._loop = loop
         self._clock = clock
@@ -77,10 +91,11 @@ class Ownership:
         self._scan_reader = scan_reader
         self._lookups = lookups
         self._ready = ready
+        self._sweeper = sweeper
         self._takeover: asyncio.Task[None] | None = None
         self._died: asyncio.Queue[BaseException] = asyncio.Queue()
         self._followed_at: dict[At, int] = {}
-        self._committed: dict[int, Committed] = {}
+        self._committed: dict[int, tuple[int, Skipped | None]] = {}
         self._commit_lock = asyncio.Lock()
         self._heard_at_ms = clock.monotonic_ms()
         self.joined = asyncio.Event()
@@ -113,9 +128,13 @@ class Ownership:
     async def give_up(self, numbers: Collection[int], until_ms: float) -> None:
         """Leave the rest of the budget, at least a quarter of it, to the commit."""
         self._loop.close_to_new(numbers)
+        if self._sweeper is not None:
+            self._sweeper.loop.close_to_new(numbers)
         reserve_ms = self._plan.revoke_budget_ms / 4
         if self.holds_lease():  # else somebody else has them already
             await self._loop.finished(numbers, until_ms - reserve_ms)
+            if self._sweeper is not None:
+                await self._sweeper.loop.finished(numbers, until_ms - reserve_ms)
         try:
             left_s = max(reserve_ms, until_ms - self._clock.monotonic_ms()) / 1000
             await asyncio.wait_for(self.commit(numbers), left_s)
@@ -125,6 +144,8 @@ class Ownership:
 
     def forget(self, numbers: Collection[int]) -> None:
         self._loop.end(numbers)
+        if self._sweeper is not None:
+            self._sweeper.drop(numbers)
         for number in numbers:
             self._committed.pop(number, None)
         self._followed_at = {at: o for at, o in self._followed_at.items() if at.partition not in numbers}
@@ -135,8 +156,9 @@ class Ownership:
     async def _take_over(self, numbers: list[int]) -> None:
         wait_s = _RETRY_S
         while True:
+            began_ms = self._clock.monotonic_ms()
             try:
-                resumes, followed = await self._look_up(numbers)
+                resumes, followed, skipped = await self._look_up(numbers)
                 if self._ready is not None:
                     await self._ready(numbers)
             except BrokerError as error:
@@ -144,9 +166,13 @@ class Ownership:
                 await asyncio.sleep(wait_s)
                 wait_s = min(_RETRY_MAX_S, wait_s * 2)
             else:
-                break
-        self._heard_at_ms = self._clock.monotonic_ms()
+                # A process that stood still meanwhile may have been thrown out, and what it found be old.
+                if self._clock.monotonic_ms() - began_ms <= self._plan.lease_ms / 2:
+                    break
+        self._heard_at_ms = began_ms
         self._loop.begin(resumes)
+        if self._sweeper is not None and skipped:
+            self._sweeper.take(skipped)
         self._followed_at.update(followed)
         self._follow()
         self._group.begin({At(self._plan.driving, n): self._first_read(resume) for n, resume in resumes.items()})
@@ -167,14 +193,19 @@ class Ownership:
             return resume.position
         return min(resume.position, _offset(read_metadata(resume.metadata), "rebuild_from", resume.position))
 
-    async def _look_up(self, numbers: list[int]) -> tuple[dict[int, Resume], dict[At, int]]:
+    async def _look_up(self, numbers: list[int]) -> tuple[dict[int, Resume], dict[At, int], dict[int, Skipped]]:
         positions, metadata = await self._commits(numbers)
         words = {number: read_metadata(metadata[number]) for number in numbers}
+        fresh = await self._fresh(positions)
+        skipped = self._skipped(positions, fresh, words)
+        positions |= {number: part.offset for number, part in fresh.items()}
         answered = await self._answered(positions, words)
         followed: dict[At, int] = {}
         answers: dict[int, tuple[int, int]] = {}
         for kind, topic in self._plan.followed.items():
             ranges = await self._ranges(topic, f"{kind}_from", words)
+            if fresh:
+                ranges = await self._fresh_part(ranges, fresh)
             followed.update({at: start for at, (start, _) in ranges.items()})
             if kind == "answers":
                 answers = {at.partition: bounds for at, bounds in ranges.items()}
@@ -188,7 +219,79 @@ class Ownership:
             )
             for number in numbers
         }
-        return resumes, followed
+        return resumes, followed, skipped
+
+    async def _fresh(self, positions: Mapping[int, int]) -> dict[int, _Fresh]:
+        """Where the fresh part begins, of each partition with much that is older than any deadline.
+
+        Old is measured from the newest record: this machine's clock may be wrong, and nothing has been heard yet from
+        which the broker's could be told.
+        """
+        after_ms = self._plan.skips_after_ms
+        if after_ms is None:
+            return {}
+        driving = {At(self._plan.driving, number): position for number, position in positions.items()}
+        ends = await self._lookups.ends(driving)
+        behind = {at: end for at, end in ends.items() if end - driving[at] >= LEAST_SKIPPED}
+        found: dict[int, _Fresh] = {}
+        for at, newest_ms in (await self._newest_ms(behind)).items():
+            since_ms = newest_ms - after_ms
+            offset = (await self._lookups.since([at], since_ms))[at]
+            if offset - driving[at] >= LEAST_SKIPPED:
+                found[at.partition] = _Fresh(offset=offset, since_ms=since_ms)
+        return found
+
+    async def _newest_ms(self, ends: Mapping[At, int]) -> dict[At, int]:
+        """Append time of the last record of each partition; without those where none is found near the end."""
+        newest: dict[At, int] = {}
+        if not ends:
+            return newest
+        reader = self._scan_reader()
+        await reader.start()
+        try:
+            reader.read({at: max(0, end - _LAST_RECORDS) for at, end in ends.items()})
+            waiting = set(ends)
+            while waiting:
+                chunks = await reader.fetch(max_records=_SCAN_RECORDS, timeout_ms=_SCAN_TIMEOUT_MS)
+                for chunk in chunks:
+                    newest[chunk.at] = int(chunk.append_ms[-1])
+                    if chunk.next_offset >= ends[chunk.at]:
+                        waiting.discard(chunk.at)
+                if not chunks:
+                    break
+        finally:
+            await reader.stop()
+        return newest
+
+    async def _fresh_part(
+        self, ranges: dict[At, tuple[int, int]], fresh: Mapping[int, _Fresh]
+    ) -> dict[At, tuple[int, int]]:
+        """What is followed belongs to requests that came before it: of old ones nothing is needed here."""
+        found = dict(ranges)
+        for at, (start, end) in ranges.items():
+            if at.partition in fresh:
+                offset = (await self._lookups.since([at], fresh[at.partition].since_ms))[at]
+                found[at] = (min(max(start, offset), end), end)
+        return found
+
+    def _skipped(
+        self, positions: Mapping[int, int], fresh: Mapping[int, _Fresh], words: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, Skipped]:
+        """What is to be swept: what a predecessor left of its range, and what is passed over now."""
+        found: dict[int, Skipped] = {}
+        for number, position in positions.items():
+            before = Skipped.read(words[number])
+            if number in fresh:
+                now = Skipped(
+                    start=position,
+                    end=fresh[number].offset,
+                    predictions=_offset(words[number], "predictions_from", 0),
+                    answers=_offset(words[number], "answers_from", 0),
+                )
+                before = now if before is None else replace(before, end=now.end)
+            if before is not None:
+                found[number] = before
+        return found
 
     async def _commits(self, numbers: list[int]) -> tuple[dict[int, int], dict[int, str]]:
         """Where each partition goes on, and the words there: at the log's start where no commit is left in it."""
@@ -217,12 +320,15 @@ class Ownership:
         if self._plan.predictions is None:
             return {}
         ranges = await self._ranges(self._plan.predictions, "predictions_from", words)
-        span = {at: bounds for at, bounds in ranges.items() if bounds[0] < bounds[1]}
+        refs = await self.answered_in({at.partition: bounds for at, bounds in ranges.items()})
+        return {number: refs[number][refs[number] >= position] for number, position in positions.items()}
+
+    async def answered_in(self, spans: Mapping[int, tuple[int, int]]) -> dict[int, I64]:
+        """Request offsets that have a terminal record in these parts (from, to) of the predictions, increasing."""
+        topic = self._plan.predictions or ""
+        span = {At(topic, number): bounds for number, bounds in spans.items() if bounds[0] < bounds[1]}
         refs = await self._scan(span) if span else {}
-        return {
-            number: np.array(sorted(o for o in refs.get(number, ()) if o >= position), np.int64)
-            for number, position in positions.items()
-        }
+        return {number: np.array(sorted(refs.get(number, ())), np.int64) for number in spans}
 
     async def _scan(self, span: Mapping[At, tuple[int, int]]) -> dict[int, set[int]]:
         reader = self._scan_reader()
@@ -270,15 +376,17 @@ class Ownership:
         """Commit what the ledgers allow. Raises BrokerError when the broker does not answer."""
         async with self._commit_lock:
             wanted: dict[int, Committed] = {}
+            moved: dict[int, tuple[int, Skipped | None]] = {}
             for number in numbers:
                 ledger = self._loop.ledgers.get(number)
                 if ledger is None:
                     continue
                 offset = ledger.committable()
-                before = self._committed.get(number)
-                if before is not None and before.offset == offset and not also_unchanged:
+                left = None if self._sweeper is None else self._sweeper.left(number)
+                if self._committed.get(number) == (offset, left) and not also_unchanged:
                     continue
-                words = self._loop.stage.commit_metadata(number)
+                words = _with_skipped(self._loop.stage.commit_metadata(number), left)
+                moved[number] = (offset, left)
                 if len(words.encode()) > MAX_METADATA_BYTES:
                     raise ContractError(f"commit metadata is above {MAX_METADATA_BYTES} bytes: {words[:80]}...")
                 wanted[number] = Committed(offset=offset, metadata=words)
@@ -286,7 +394,12 @@ class Ownership:
                 return
             if await self._group.commit({At(self._plan.driving, n): c for n, c in wanted.items()}):
                 self._heard_at_ms = self._clock.monotonic_ms()
-                self._committed.update({n: c for n, c in wanted.items() if n in self._loop.ledgers})
+                self._committed.update({n: now for n, now in moved.items() if n in self._loop.ledgers})
+
+
+def _with_skipped(words: str, left: Skipped | None) -> str:
+    """A stage's words, with the range that is still to be swept."""
+    return words if left is None or not words else f'{words[:-1]},"skipped":{left.words()}}}'
 
 
 def read_metadata(text: str) -> Mapping[str, Any]:

@@ -142,6 +142,10 @@ class LogLookups(Protocol):
 
     async def ends(self, partitions: Collection[At]) -> dict[At, int]: ...
 
+    async def since(self, partitions: Collection[At], ms: int) -> dict[At, int]:
+        """The first offset of each that was appended at or after this moment; its end where there is none."""
+        ...
+
     async def committed(self, group: str, partitions: Collection[At]) -> dict[At, Committed]: ...
 
 

@@ -96,10 +96,18 @@ async def run_worker(settings: Settings, pool: str, start: Start = Start()) -> N
     epochs = EpochTable(app.rules)
     if settings.fused:
         stage: Stage = FusedStage(app.rules, models, app.codecs, epochs)
-        plan = _plan(settings, group="terminal", driving=app.topics.requests, predictions=app.topics.predictions)
+        sweeps: Stage | None = AggregatorStage(app.rules, epochs, app.codecs)
+        plan = _plan(
+            settings,
+            group="terminal",
+            driving=app.topics.requests,
+            predictions=app.topics.predictions,
+            skips_after_ms=_oldest_ms(app.rules),
+        )
     else:
         stage = WorkerStage(app.rules, models, app.codecs, epochs)
-        plan = _plan(settings, group=f"pool.{pool}", driving=app.topics.requests)
+        sweeps = None
+        plan = _plan(settings, group=f"pool.{pool}", driving=app.topics.requests, skips_after_ms=_oldest_ms(app.rules))
     wiring = Wiring(driving=app.topics.requests, events={app.topics.requests: intake.requests_event})
     role = Role(
         name=f"worker {pool}",
@@ -111,6 +119,7 @@ async def run_worker(settings: Settings, pool: str, start: Start = Start()) -> N
         encoders=intake.encoders(app.topics),
         runtimes=runtimes,
         announcement=announcement(settings, pool, start.instance, sorted(runtimes)),
+        sweeps=sweeps,
     )
     await _serve([_service(app, role, start, f"worker-{pool}")], start, warmer(runtimes))
 
@@ -125,9 +134,11 @@ async def run_aggregate(settings: Settings, start: Start = Start()) -> None:
     start.loaded()
     app = await _app(settings)
     topics = app.topics
+    epochs = EpochTable(app.rules)
     role = Role(
         name="aggregate",
-        stage=AggregatorStage(app.rules, EpochTable(app.rules), app.codecs),
+        stage=AggregatorStage(app.rules, epochs, app.codecs),
+        sweeps=AggregatorStage(app.rules, epochs, app.codecs),
         driving_kind="requests",
         wiring=Wiring(
             driving=topics.requests,
@@ -141,6 +152,7 @@ async def run_aggregate(settings: Settings, start: Start = Start()) -> None:
             driving=topics.requests,
             predictions=topics.predictions,
             followed={"answers": topics.answers},
+            skips_after_ms=_oldest_ms(app.rules),
         ),
         topics=topics,
         encoders=intake.encoders(topics),
@@ -211,6 +223,11 @@ def _update_role(app: _App) -> Role:
         topics=topics,
         encoders=intake.encoders(topics),
     )
+
+
+def _oldest_ms(rules: AppRules) -> int:
+    """A request that came so long before the newest one can no longer be in time, whatever budget it names."""
+    return rules.max_deadline_ms
 
 
 def _plan(settings: Settings, *, group: str, driving: str, **more: Any) -> Plan:

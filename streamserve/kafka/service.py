@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamserve.core.events import BatchFinished
+from streamserve.core.messages import I64
 from streamserve.core.stage import Stage
 from streamserve.errors import BrokerError, StreamserveError
 from streamserve.kafka.clock import BrokerClock
@@ -23,6 +24,7 @@ from streamserve.kafka.perform import Encoders, Performer, Topics
 from streamserve.kafka.ports import At, Columns, GroupReader, LogLookups, LogReader, LogWriter, Record
 from streamserve.kafka.runner import ModelRunner
 from streamserve.kafka.states import StatesFollower
+from streamserve.kafka.sweeper import Sweeper
 from streamserve.kafka.tasks import ended
 from streamserve.runtimes.base import Runtime
 
@@ -73,6 +75,8 @@ class Role:
     encoders: Encoders
     runtimes: Mapping[str, Runtime] | None = None
     announcement: Announcement | None = None
+    sweeps: Stage | None = None
+    """A terminal stage of its own, for what was passed over after an outage; None: nobody waits for it."""
     limits: Limits = Limits()  # noqa: RUF009  (frozen)
 
 
@@ -104,6 +108,7 @@ class RoleService:
         self.loop = StageLoop(stage=role.stage, wiring=role.wiring, clock=clock, metrics=metrics, limits=role.limits)
         self.runner = None if role.runtimes is None else ModelRunner(role.runtimes, self._batch_finished)
         self.states = states(self.loop, clock) if states else None
+        self.sweeper = None if role.sweeps is None else self._sweeper(role.sweeps)
         self.ownership = Ownership(
             plan=role.plan,
             loop=self.loop,
@@ -114,6 +119,7 @@ class RoleService:
             scan_reader=clients.scan,
             lookups=clients.lookups,
             ready=self._states_reached if waits_for_states else None,
+            sweeper=self.sweeper,
         )
         self.performer = Performer(
             topics=role.topics,
@@ -129,11 +135,48 @@ class RoleService:
             followed=clients.followed,
         )
         self.loop.performs(self.performer.perform, self.performer.reject)
+        if self.sweeper is not None:
+            self._sweeps_with(self.sweeper)
         pages = Pages(metrics=self._page, alive=self.troubles, ready=self.not_ready, status=self._status)
         self.server = None if metrics_port is None else StatusServer(pages, metrics_port)
         self._stop = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._warm = False
+
+    def _sweeper(self, stage: Stage) -> Sweeper:
+        plan, clients = self.role.plan, self._clients
+        return Sweeper(
+            stage=stage,
+            wiring=self.role.wiring,
+            answers_topic=plan.followed.get("answers"),
+            clock=self.clock,
+            metrics=self.metrics,
+            reader=clients.scan(),
+            lookups=clients.lookups,
+            predictions_topic=self.role.topics.predictions,
+            scan=self._answered_in,
+        )
+
+    async def _answered_in(self, spans: Mapping[int, tuple[int, int]]) -> dict[int, I64]:
+        return await self.ownership.answered_in(spans)
+
+    def _sweeps_with(self, sweeper: Sweeper) -> None:
+        """Its effects are done as those of the loop that serves, by the same writer."""
+        performer = Performer(
+            topics=self.role.topics,
+            encoders=self.role.encoders,
+            writer=self._clients.writer,
+            runner=None,
+            clock=self.clock,
+            metrics=self.metrics,
+            post=sweeper.loop.post,
+            post_quietly=sweeper.loop.post_quietly,
+            ledgers=sweeper.loop.ledgers,
+            driving=(self.role.driving_kind, self._clients.group),
+            followed=sweeper.reader,
+        )
+        sweeper.loop.performs(performer.perform, performer.reject)
+        sweeper.loop.may_act = self.ownership.holds_lease
 
     def request_stop(self) -> None:
         """Ask for an orderly stop; safe to call again."""
@@ -189,6 +232,8 @@ class RoleService:
         if clients.followed is not None:
             self._spawn("fetch followed", self.loop.drain(clients.followed))
         self._spawn("commit", self.ownership.commit_forever())
+        if self.sweeper is not None:
+            self._spawn("sweep", self.sweeper.run())
         self._spawn("pulse", self._pulse())
 
     async def _write(self, at: At, record: Record) -> None:
@@ -288,6 +333,7 @@ class RoleService:
             lags=lags,
             queued=self.loop.queued_records,
             open_requests=self.loop.open_requests,
+            skipped=0 if self.sweeper is None else self.sweeper.requests_left,
             clock_ms=(self.clock.offset_ms, self.clock.bound_ms),
             now_ms=self.clock.monotonic_ms(),
         )

@@ -113,6 +113,11 @@ class MemoryLog:
         partition = self._partitions[at]
         return partition.start, partition.end
 
+    def since(self, at: At, ms: int) -> int:
+        """The first offset appended at or after this moment; the end where there is none."""
+        partition = self._partitions[at]
+        return next((record.offset for record in partition.records if record.append_ms >= ms), partition.end)
+
     def partitions(self, topic: str) -> list[At]:
         return [at for at in self._partitions if at.topic == topic]
 
@@ -273,6 +278,9 @@ class MemoryLookups:
 
     async def ends(self, partitions: Collection[At]) -> dict[At, int]:
         return {at: self._log.bounds(at)[1] for at in partitions}
+
+    async def since(self, partitions: Collection[At], ms: int) -> dict[At, int]:
+        return {at: self._log.since(at, ms) for at in partitions}
 
     async def committed(self, group: str, partitions: Collection[At]) -> dict[At, Committed]:
         commits = self._log.commits(group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
@@ -369,6 +370,32 @@ async def test_a_member_that_was_thrown_out_writes_nothing_once_its_lease_is_ove
         await group.start(assigned=service.ownership.assigned, revoked=service.ownership.revoked)
         await until(lambda: committed(log) == {0: 2})
     assert written(log) == [b"x", b"y"]
+
+
+class SlowLookups(MemoryLookups):
+    """The process stands still in the middle of its first look-up, and somebody else writes meanwhile."""
+
+    def __init__(self, log: MemoryLog, stand_still_s: float) -> None:
+        super().__init__(log)
+        self._log = log
+        self._stand_still_s = stand_still_s
+        self.asked = 0
+
+    async def starts(self, partitions: Collection[At]) -> dict[At, int]:
+        found = await super().starts(partitions)
+        self.asked += any(at.topic == TOPICS.policy for at in partitions)
+        if self.asked == 1 and any(at.topic == TOPICS.policy for at in partitions):
+            time.sleep(self._stand_still_s)  # as a process that is stopped by a signal does
+        return found
+
+
+async def test_what_was_found_before_the_process_stood_still_is_looked_up_again() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 2))
+    lookups = SlowLookups(log, stand_still_s=0.2)
+    service, _, _ = service_on(log, CopyStage(), lease_ms=200, lookups=lookups)
+    async with running(service):
+        await until(service.ownership.joined.is_set)
+    assert lookups.asked > 1
 
 
 async def test_a_model_that_is_not_warm_keeps_the_process_from_being_ready() -> None:
