@@ -385,7 +385,7 @@ class SlowLookups(MemoryLookups):
         found = await super().starts(partitions)
         self.asked += any(at.topic == TOPICS.policy for at in partitions)
         if self.asked == 1 and any(at.topic == TOPICS.policy for at in partitions):
-            time.sleep(self._stand_still_s)  # as a process that is stopped by a signal does
+            time.sleep(self._stand_still_s)  # noqa: ASYNC251  (as a process that is stopped by a signal does)
         return found
 
 
