@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from streamserve.core.desk import ModelRules
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection import Policy
 from streamserve.core.selection.registry import POLICIES
 from streamserve.errors import ConfigError
 from streamserve.runtimes import ModelSpec
+from streamserve.runtimes.isolation import Limits
 from streamserve.settings import ModelSettings, RouteSettings, Settings
 from streamserve.settings.plugins import added_policy
 from streamserve.settings.policies import PolicySettings
@@ -89,7 +92,12 @@ def _model_spec(name: str, model: ModelSettings) -> ModelSpec:
         trust_pickle=model.trust_pickle,
         trusted_types=model.trusted_types,
         options=model.options,
+        isolation=_limits(model) if model.isolation == "process" else None,
     )
+
+
+def _limits(model: ModelSettings) -> Limits:
+    return Limits(**{field.name: getattr(model, field.name) for field in fields(Limits)})
 
 
 def _model_rules(settings: Settings, name: str, cache_bytes: int) -> ModelRules:

@@ -3,6 +3,8 @@
     StreamserveError
     ├── ConfigError            the config file, an environment variable or a flag is wrong
     ├── ModelError             a model cannot be loaded, warmed or run as configured
+    │   ├── ModelAway          its own process has ended and is not back yet: the fault of no request
+    │   └── ModelRaised        it raised in its own process
     ├── RowError               a model refuses one row of a batch (raised by model code: `streamserve.runtimes`)
     ├── DatasetError           an example data set cannot be had (`streamserve.datasets`)
     ├── BrokerError            no broker answers, or ours cannot be started
@@ -37,6 +39,22 @@ class ModelError(StreamserveError):
     """A model cannot be loaded, warmed or run as configured."""
 
     exit_code = 3
+
+
+class ModelAway(ModelError):
+    """The process of an isolated model has ended, or is not back yet: no request of this batch is to blame."""
+
+    exception = ""
+    stack = ""
+
+
+class ModelRaised(ModelError):
+    """An isolated model raised; the words begin with the type of what it raised."""
+
+    def __init__(self, words: str, *, exception: str = "", stack: str = "") -> None:
+        """`exception`: its class, `stack`: where it was raised, both in that process."""
+        super().__init__(words)
+        self.exception, self.stack = exception, stack
 
 
 class BrokerError(StreamserveError):

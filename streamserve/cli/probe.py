@@ -22,6 +22,8 @@ from streamserve.core.outputs import check_outputs
 from streamserve.core.reasons import Missing
 from streamserve.errors import ModelError
 from streamserve.runtimes import ModelSpec, Runtime, load
+from streamserve.runtimes.isolated import IsolatedRuntime
+from streamserve.runtimes.isolation import Limits
 
 _SIZES = (1, 64)
 _MOST_CALLS = 20
@@ -38,13 +40,17 @@ def probe(spec: ModelSpec, base_dir: str, sample_file: str | None) -> Report:
     """
     started = time.perf_counter()
     runtime = load(spec, base_dir=base_dir)
-    report: Report = {"runtime": type(runtime).__name__, "load_ms": _ms_since(started)}
+    report: Report = {"runtime": _name_of(runtime), "load_ms": _ms_since(started)}
     rows = read_sample(Path(sample_file)) if sample_file else _own_sample(runtime)
     report["sample"] = rows is not None
     if rows is not None:
         report |= _try(runtime, rows, spec)
     runtime.close()
     return report
+
+
+def _name_of(runtime: Runtime) -> str:
+    return runtime.name if isinstance(runtime, IsolatedRuntime) else type(runtime).__name__
 
 
 def read_sample(file: Path) -> AnyArray:
@@ -117,9 +123,14 @@ def _ms_since(started: float) -> float:
 
 def _answer(question: Report) -> Report:
     try:
-        return probe(ModelSpec(**question["spec"]), question["base_dir"], question["sample"])
+        return probe(_spec(question["spec"]), question["base_dir"], question["sample"])
     except ModelError as error:
         return {"problem": str(error)}
+
+
+def _spec(values: Report) -> ModelSpec:
+    limits = values["isolation"]
+    return ModelSpec(**{**values, "isolation": None if limits is None else Limits(**limits)})
 
 
 def main() -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 OPENS_AFTER = 5
 FIRST_BACK_OFF_MS = 500
 MOST_BACK_OFF_MS = 30_000
+#: While a model's process is gone: asking whether it is back costs nothing.
+AWAY_BACK_OFF_MS = 250
 #: Requests of a trial: so many that one bad one among them says nothing of the model.
 TRIAL_REQUESTS = 8
 
@@ -54,12 +56,15 @@ class Circuit:
         return closes
 
     def failed(self, now_ms: int, *, away: bool = False) -> bool:
-        """A call failed whole; True: that opens it. away: it was never run, for the model's process is gone."""
+        """A call failed whole; True: that opens it. away: because the process that runs the model is gone."""
         self._failed += 1
         was_open, self._trial = self.is_open, False
+        if away:
+            self._closed_from_ms = now_ms + AWAY_BACK_OFF_MS
+            return not was_open
         if was_open:
             self._back_off_ms = min(2 * self._back_off_ms, MOST_BACK_OFF_MS)
-        elif self._failed < OPENS_AFTER and not away:
+        elif self._failed < OPENS_AFTER:
             return False
         self._closed_from_ms = now_ms + self._back_off_ms
         return not was_open

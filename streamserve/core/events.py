@@ -103,7 +103,7 @@ class BatchFinished:
     """Its class."""
     stack: str = ""
     away: bool = False
-    """Never run, because what runs the model is gone for now: no request is to blame."""
+    """What runs the model is gone for now: the batch was never run, or its end is not known. No request is blamed."""
     duration_ms: float = 0.0
     """Service time of the call, measured by the shell's monotonic clock."""
 

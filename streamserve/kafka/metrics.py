@@ -23,6 +23,7 @@ from streamserve.core.reasons import Missing, Outcome, Reason
 from streamserve.core.routes import Route
 from streamserve.kafka.ports import At, Chunk
 from streamserve.kafka.recent import Rate, Recent
+from streamserve.runtimes.isolation import ProcessState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -87,6 +88,38 @@ class _Together:
                 own = {"role": part.role}
                 merged.samples += [sample._replace(labels={**sample.labels, **own}) for sample in family.samples]
         yield from families.values()
+
+
+class _Processes:
+    """Figures of the processes of isolated models."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._up = Gauge(
+            "streamserve_model_process_up",
+            "1: the process of an isolated model can be called; 0: it is away, and is started again",
+            ["model"],
+            registry=registry,
+        )
+        self._restarts = Counter(
+            "streamserve_model_process_restarts",
+            "Processes started in the place of one that had ended",
+            ["model"],
+            registry=registry,
+        )
+        self._memory = Gauge(
+            "streamserve_model_process_resident_bytes", "Memory of an isolated model", ["model"], registry=registry
+        )
+        self._threads = Gauge(
+            "streamserve_model_process_threads", "Threads of an isolated model", ["model"], registry=registry
+        )
+        self._counted: Tally[str] = Tally()
+
+    def set(self, state: ProcessState) -> None:
+        self._up.labels(state.model).set(state.up)
+        self._memory.labels(state.model).set(state.memory_bytes)
+        self._threads.labels(state.model).set(state.threads)
+        self._restarts.labels(state.model).inc(state.restarts - self._counted[state.model])
+        self._counted[state.model] = state.restarts
 
 
 def page_of(parts: Sequence[RoleMetrics]) -> bytes:
@@ -193,6 +226,7 @@ class RoleMetrics:
         self._clock_offset = Gauge("streamserve_clock_offset_seconds", "Broker's clock minus ours", registry=registry)
         self._clock_bound = Gauge("streamserve_clock_bound_seconds", "Half its uncertainty", registry=registry)
         self._weights = Gauge("streamserve_model_weight", "Newest learnt weight", ["route", "model"], registry=registry)
+        self._processes = _Processes(registry)
         self._bulk: dict[tuple[str, str], _Bulk] = {}
         self._calls: dict[int, str] = {}
         self._recent = Recent()
@@ -367,6 +401,11 @@ class RoleMetrics:
         self._drain.set(0.0 if not waiting else waiting / per_s if per_s else float("inf"))
         self._recent.lag = sum(lags.values())
         self._recent.queued = queued
+
+    def processes(self, states: Sequence[ProcessState]) -> None:
+        """Of the isolated models, as they are now."""
+        for state in states:
+            self._processes.set(state)
 
     def page(self) -> bytes:
         """What `/metrics` serves."""

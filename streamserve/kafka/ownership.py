@@ -8,18 +8,21 @@ topic and of the predictions scan, and `rebuild_from`, where the driving topic i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamserve.core.effects import Count
 from streamserve.core.events import Resume
 from streamserve.core.messages import I64
 from streamserve.errors import BrokerError, ContractError
 from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.lateness import Lateness
 from streamserve.kafka.loop import StageLoop
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import At, Committed, GroupReader, LogLookups, LogReader
@@ -34,6 +37,8 @@ _RETRY_S = 0.2
 _RETRY_MAX_S = 2.0
 _SCAN_TIMEOUT_MS = 500
 _SCAN_RECORDS = 2_000
+#: A loop that could not run for this part of a session may be on its way to losing its partitions.
+_LATE_PARTS = 3
 #: So near the end the last record is looked for: markers of transactions are none.
 _LAST_RECORDS = 20
 
@@ -98,6 +103,13 @@ class Ownership:
         self._committed: dict[int, tuple[int, Skipped | None]] = {}
         self._commit_lock = asyncio.Lock()
         self._heard_at_ms = clock.monotonic_ms()
+        """When the newest commit that the group took was asked for."""
+        self._lateness = Lateness(clock.monotonic_ms, plan.lease_ms / _LATE_PARTS)
+        self._late_at_ms: float | None = None
+        """The loop was found to be late then, and the group has not been heard from since."""
+        self._ask_now = asyncio.Event()
+        self.called_meanwhile: Callable[[float], Sequence[str]] = lambda _gap_ms: ()
+        """Models that had a call in a thread of this process for most of the last so many milliseconds."""
         self.joined = asyncio.Event()
         """The group has given us a first assignment, maybe an empty one."""
         loop.may_act = self.holds_lease
@@ -107,7 +119,7 @@ class Ownership:
     async def assigned(self, partitions: frozenset[At]) -> None:
         """Must return at once: heartbeats start only afterwards. The take-over goes on as a task."""
         self.forget(list(self._loop.ledgers))  # a member that was thrown out is not told so
-        self._heard_at_ms = self._clock.monotonic_ms()
+        self._heard_at_ms, self._late_at_ms = self._clock.monotonic_ms(), None
         self._metrics.rebalanced(len(partitions))
         numbers = sorted(at.partition for at in partitions)
         if not numbers:
@@ -356,17 +368,53 @@ class Ownership:
     # committing
 
     def holds_lease(self) -> bool:
-        """Whether the group was heard from lately; without partitions there is nothing to protect."""
+        """Whether the group was heard from lately, and since this process was last late.
+
+        Without partitions there is nothing to protect.
+        """
+        gap_ms = self._lateness.seen()
         if not self._loop.ledgers:
             return True
+        if gap_ms:
+            self._is_late(gap_ms)
+        if self._late_at_ms is not None:
+            if self._heard_at_ms < self._late_at_ms:
+                return False
+            self._late_at_ms = None
         return self._clock.monotonic_ms() - self._heard_at_ms < self._plan.lease_ms
+
+    async def keep_time(self) -> None:
+        """Notice, for ever, that the loop could not run for too long."""
+        await self._lateness.tick(self.holds_lease)
+
+    def _is_late(self, gap_ms: float) -> None:
+        self._late_at_ms = self._clock.monotonic_ms()
+        self._ask_now.set()
+        models = self.called_meanwhile(gap_ms)
+        for model in models or ("",):
+            self._metrics.count(Count(what="loop_late", label=model, n=1))
+        words = "no model was called meanwhile: was the process stopped, or the machine overloaded?"
+        if models:
+            tables = ", ".join(f"[models.{model.partition('@')[0]}]" for model in models)
+            words = (
+                f"called in a thread meanwhile: {', '.join(models)}. A call that holds the interpreter's lock stops "
+                f'everything else; to isolate it set {tables} isolation = "process"'
+            )
+        _log.warning(
+            "the loop could not run for %.0f ms, more than a third of the session: nothing is sent until the group "
+            "has been heard from; %s",
+            gap_ms,
+            words,
+        )
 
     async def commit_forever(self) -> None:
         """Commit what moved; now and then also what did not, since a commit is how this process hears of its group."""
         quiet_ms = self._plan.lease_ms / 4
         while True:
-            await asyncio.sleep(self._plan.commit_interval_ms / 1000)
-            silent = self._clock.monotonic_ms() - self._heard_at_ms > quiet_ms
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ask_now.wait(), self._plan.commit_interval_ms / 1000)
+            self._ask_now.clear()
+            silent = self._late_at_ms is not None or self._clock.monotonic_ms() - self._heard_at_ms > quiet_ms
             try:
                 await self.commit(list(self._loop.ledgers), also_unchanged=silent)
             except BrokerError as error:
@@ -392,8 +440,9 @@ class Ownership:
                 wanted[number] = Committed(offset=offset, metadata=words)
             if not wanted:
                 return
+            asked_at_ms = self._clock.monotonic_ms()
             if await self._group.commit({At(self._plan.driving, n): c for n, c in wanted.items()}):
-                self._heard_at_ms = self._clock.monotonic_ms()
+                self._heard_at_ms = max(self._heard_at_ms, asked_at_ms)  # the answer may have waited for us
                 self._committed.update({n: now for n, now in moved.items() if n in self._loop.ledgers})
 
 

@@ -16,8 +16,10 @@ import numpy as np
 
 from streamserve.core.events import BatchFinished
 from streamserve.core.messages import AnyArray
-from streamserve.errors import ModelError
+from streamserve.errors import ModelAway, ModelError, ModelRaised
 from streamserve.runtimes.base import Runtime
+from streamserve.runtimes.isolated import IsolatedRuntime
+from streamserve.runtimes.isolation import ProcessState
 from streamserve.runtimes.plain import plain_outputs
 
 _log = logging.getLogger(__name__)
@@ -63,6 +65,8 @@ class ModelRunner:
         self._finished = finished
         self._threads = {model: _ModelThread(f"model {model}") for model in self._runtimes}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._called: dict[str, tuple[float, float | None]] = {}
+        """Of each model: when its newest call began and, once it has, ended."""
         self.running = 0
         """Calls begun and not yet reported."""
 
@@ -94,7 +98,7 @@ class ModelRunner:
         if runtime is None:
             loop.call_soon(self._report, BatchFinished(batch=batch, outputs=None, error=f"{model} is not hosted here"))
             return
-        self._threads[model].submit(partial(self._call, loop, batch, runtime, inputs))
+        self._threads[model].submit(partial(self._call, loop, batch, model, inputs))
 
     async def _on_thread(self, model: str, work: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -114,21 +118,17 @@ class ModelRunner:
         self._threads[model].submit(run)
         await done
 
-    def _call(self, loop: asyncio.AbstractEventLoop, batch: int, runtime: Runtime, inputs: AnyArray) -> None:
-        started = time.perf_counter()
+    def _call(self, loop: asyncio.AbstractEventLoop, batch: int, model: str, inputs: AnyArray) -> None:
+        runtime = self._runtimes[model]
+        started = time.monotonic()
+        self._called[model] = (started, None)
         try:
             outputs = plain_outputs(runtime.predict(inputs))
         except BaseException as error:  # noqa: BLE001  (a model is foreign code: even `exit` is a failed batch)
-            done = BatchFinished(
-                batch=batch,
-                outputs=None,
-                error=_words(error),
-                exception=f"{type(error).__module__}.{type(error).__qualname__}",
-                stack=_stack(error),
-                duration_ms=(time.perf_counter() - started) * 1000,
-            )
+            done = _failed(batch, error, (time.monotonic() - started) * 1000)
         else:
-            done = BatchFinished(batch=batch, outputs=outputs, duration_ms=(time.perf_counter() - started) * 1000)
+            done = BatchFinished(batch=batch, outputs=outputs, duration_ms=(time.monotonic() - started) * 1000)
+        self._called[model] = (started, time.monotonic())
         try:
             loop.call_soon_threadsafe(self._report, done)
         except RuntimeError:  # the loop is closed: the process is ending and nobody waits for this
@@ -138,13 +138,52 @@ class ModelRunner:
         self.running -= 1
         self._finished(done)
 
+    def called_meanwhile(self, gap_ms: float) -> list[str]:
+        """Models of this process that had a call under way for most of the last so many milliseconds."""
+        now = time.monotonic()
+        since, found = now - gap_ms / 1000, []
+        for model, (began, ended) in list(self._called.items()):
+            overlap_s = (now if ended is None else ended) - max(began, since)
+            if overlap_s * 1000 > gap_ms / 2 and not isinstance(self._runtimes[model], IsolatedRuntime):
+                found.append(model)
+        return found
+
+    @property
+    def _isolated(self) -> list[IsolatedRuntime]:
+        return [runtime for runtime in self._runtimes.values() if isinstance(runtime, IsolatedRuntime)]
+
+    def away(self) -> list[str]:
+        """Why isolated models cannot be called now; empty where all can."""
+        return [words for runtime in self._isolated if (words := runtime.away)]
+
+    def processes(self) -> list[ProcessState]:
+        """Of the isolated models."""
+        return [runtime.state() for runtime in self._isolated]
+
     def close(self) -> None:
         """Free the models. A call that never returns is left behind: its thread must not hold the process."""
         for thread in self._threads.values():
             thread.close()
-        if not self.running:
-            for runtime in self._runtimes.values():
+        for runtime in self._runtimes.values():
+            if not self.running or isinstance(runtime, IsolatedRuntime):  # its call can be ended
                 runtime.close()
+
+
+def _failed(batch: int, error: BaseException, duration_ms: float) -> BatchFinished:
+    if isinstance(error, ModelAway | ModelRaised):  # their words are those of another process
+        words, exception, stack = str(error), error.exception, error.stack
+    else:
+        words, stack = _words(error), _stack(error)
+        exception = f"{type(error).__module__}.{type(error).__qualname__}"
+    return BatchFinished(
+        batch=batch,
+        outputs=None,
+        error=words,
+        exception=exception,
+        stack=stack,
+        away=isinstance(error, ModelAway),
+        duration_ms=duration_ms,
+    )
 
 
 def _words(error: BaseException) -> str:

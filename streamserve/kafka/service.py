@@ -121,6 +121,8 @@ class RoleService:
             ready=self._states_reached if waits_for_states else None,
             sweeper=self.sweeper,
         )
+        if self.runner is not None:
+            self.ownership.called_meanwhile = self.runner.called_meanwhile
         self.performer = Performer(
             topics=role.topics,
             encoders=role.encoders,
@@ -232,6 +234,7 @@ class RoleService:
         if clients.followed is not None:
             self._spawn("fetch followed", self.loop.drain(clients.followed))
         self._spawn("commit", self.ownership.commit_forever())
+        self._spawn("lateness", self.ownership.keep_time())
         if self.sweeper is not None:
             self._spawn("sweep", self.sweeper.run())
         self._spawn("pulse", self._pulse())
@@ -305,7 +308,8 @@ class RoleService:
             "the group is not joined yet": not self.ownership.joined.is_set(),
             "stopping": self._stop.is_set(),
         }
-        found = [words for words, missing in checks.items() if missing] + self.troubles()
+        away = [] if self.runner is None else self.runner.away()
+        found = [words for words, missing in checks.items() if missing] + away + self.troubles()
         return found + [f"{other.role.name}: {words}" for other in self._beside for words in other.not_ready()]
 
     def _batch_finished(self, event: BatchFinished) -> None:
@@ -337,6 +341,9 @@ class RoleService:
             clock_ms=(self.clock.offset_ms, self.clock.bound_ms),
             now_ms=self.clock.monotonic_ms(),
         )
+
+        if self.runner is not None:
+            self.metrics.processes(self.runner.processes())
 
     def _page(self) -> bytes:
         together = (self, *self._beside)

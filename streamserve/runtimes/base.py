@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from streamserve.core.messages import AnyArray, Outputs
 from streamserve.errors import ModelError, StreamserveError
+from streamserve.runtimes.isolation import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,8 @@ class ModelSpec:
     """Types that a `.skops` file may hold beyond the safe ones."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Runtime's own options (`[models.NAME.options]`): device, dtype, threads, module, ..."""
+    isolation: Limits | None = None
+    """Limits of a process of its own; None: it runs in the worker's process, on a thread."""
 
     @property
     def model_id(self) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from streamserve.errors import StreamserveError
 from streamserve.runtimes.base import LoadableRuntime, ModelSpec, Runtime
+from streamserve.runtimes.isolated import IsolatedRuntime
 from streamserve.runtimes.sources import resolve
 
 GROUP = "streamserve.runtimes"
@@ -25,9 +26,13 @@ def load(spec: ModelSpec, *, base_dir: Path | str | None = None) -> Runtime:
     """Load the model that `spec.source` names and wrap it in the runtime that accepts it.
 
     An import path is imported with the working directory on `sys.path`; a relative file is looked up in `base_dir`
-    (the config's folder; None: the working directory). Raises `ModelError` that says what is wrong and what to do.
+    (the config's folder; None: the working directory). A spec with `isolation` is loaded in a process of its own.
+    Raises `ModelError` that says what is wrong and what to do.
     """
-    loaded = resolve(spec, Path(base_dir) if base_dir is not None else Path.cwd())
+    folder = Path(base_dir) if base_dir is not None else Path.cwd()
+    if spec.isolation is not None:
+        return IsolatedRuntime(spec, spec.isolation, folder)
+    loaded = resolve(spec, folder)
     rest = {name: value for name, value in spec.options.items() if name not in loaded.used_options}
     runtime_class = _choose(loaded.obj, spec)
     try:

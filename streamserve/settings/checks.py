@@ -11,6 +11,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import PurePath
 
 from streamserve.errors import ConfigError
+from streamserve.runtimes import system
+from streamserve.runtimes.isolation import Limits
 from streamserve.settings import plugins, schema
 from streamserve.settings.lines import KeyPath
 from streamserve.settings.mistakes import Mistake, did_you_mean, dotted, listing
@@ -18,6 +20,8 @@ from streamserve.settings.policies import BUILT_IN
 from streamserve.settings.raw import RawConfig
 
 _HEARTBEATS_A_SESSION = 3
+_LIMITS = tuple(field.name for field in fields(Limits))
+_WATCHED = ("memory_bytes", "most_threads")
 _PASSWORD_KEYS = ("sasl_username", "sasl_password")
 _SASL_KEYS = {"GSSAPI": (), "OAUTHBEARER": ("sasl_token_function",)}
 
@@ -93,6 +97,20 @@ def _batches(config: RawConfig) -> Iterator[Mistake]:
             yield Mistake(path=path, words=f'{dotted(path)} is only used with batching = "fixed"')
         elif size is not None and most is not None and size > most:
             yield Mistake(path=path, words=f"{dotted(path)} = {size} is above max_batch; allowed: up to {most}")
+
+
+def _isolation(config: RawConfig) -> Iterator[Mistake]:
+    for model in config.names("models"):
+        isolated = config.text("models", model, "isolation") == "process"
+        for key in _LIMITS:
+            path: KeyPath = ("models", model, key)
+            if path not in config:
+                continue
+            if not isolated:
+                yield Mistake(path=path, words=f'{dotted(path)} is only used with isolation = "process"')
+            elif key in _WATCHED and not system.CAN_WATCH:
+                words = "cannot be held to on this system, which has no /proc; allowed: leave it out"
+                yield Mistake(path=path, words=f"{dotted(path)} {words}")
 
 
 def _sources(config: RawConfig) -> Iterator[Mistake]:
@@ -202,6 +220,7 @@ _CHECKS = (
     _deadlines,
     _defaults,
     _batches,
+    _isolation,
     _sources,
     _policies,
     _weights,

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from streamserve.core.messages import MAX_MODELS_PER_ROUTE
+from streamserve.runtimes.isolation import Limits
 from streamserve.settings.environment import DELIMITER, PREFIX, EnvironmentSource
 from streamserve.settings.fields import (
     WORDS,
@@ -26,6 +27,7 @@ from streamserve.settings.fields import (
 )
 from streamserve.settings.policies import PolicySettings, StaticPolicy
 
+_LIMITS = Limits()
 #: `host:port`, `[v6 address]:port`; a user or a password in it would be shown in logs, so `@` is refused.
 _ADDRESS = r"\s*([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}\s*"
 #: A request must fit its topic's `max.message.bytes` (4 MiB) with its key and headers.
@@ -175,6 +177,46 @@ class ModelSettings(_Section):
         default=False, description="Allow a `.joblib` file: loading one runs whatever code is in it."
     )
     trusted_types: Texts = Field(default=(), description="Types that a `.skops` file may hold beyond the safe ones.")
+    isolation: Literal["thread", "process"] = Field(
+        default="thread",
+        description="`thread`: in the worker's process; `process`: in one of its own, which may crash, hang or leak "
+        "without the others: then only this model's answers are missing, and it is started again. Of a worker that is "
+        "root it runs as an unprivileged user: what it opens or imports after loading must be readable for others.",
+    )
+    memory_bytes: Int = Field(
+        default=_LIMITS.memory_bytes,
+        ge=16 << 20,
+        le=1 << 44,
+        description='With `isolation = "process"`: resident memory above which the process is ended.',
+    )
+    most_threads: Int = Field(
+        default=_LIMITS.most_threads, ge=1, le=10_000, description="The same: threads above which it is ended."
+    )
+    cpu_cores: Int = Field(
+        default=_LIMITS.cpu_cores,
+        ge=1,
+        le=1_024,
+        description="The same: cores that it may use, and threads of its numeric libraries; one that uses more is "
+        "confined to so many cores.",
+    )
+    niceness: Int = Field(
+        default=_LIMITS.niceness,
+        ge=0,
+        le=19,
+        description="The same: its weight on a busy core, against the worker's own (0: equal, 19: least).",
+    )
+    call_timeout_ms: Int = Field(
+        default=_LIMITS.call_timeout_ms,
+        ge=10,
+        le=3_600_000,
+        description="The same: a call that takes longer is taken to hang, and the process is ended.",
+    )
+    load_timeout_ms: Int = Field(
+        default=_LIMITS.load_timeout_ms,
+        ge=1_000,
+        le=3_600_000,
+        description="The same: how long it may take from its start until it is warm.",
+    )
     options: Options = Field(default={}, repr=False, description="The runtime's own options: `device`, `threads`, ...")
 
 

@@ -74,6 +74,15 @@ def test_good_models_are_timed_and_described(project: Path, capfd: pytest.Captur
     assert found["broker"] == {"own": True}
 
 
+def test_isolated_models_are_tried_in_processes_of_their_own(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    extra = "".join(f'models.{name}.isolation = "process"\n' for name in ("good", "dies"))
+    code, found = report(capfd, config(project, "good", "dies", extra=extra), "--sample", "rows.json")
+    assert code == 3
+    good = found["models"]["good@1"]
+    assert (good["runtime"], good["output"]) == ("CallableRuntime in a process of its own", "float64 a row")
+    assert "its process was ended by signal 9 (SIGKILL)" in found["models"]["dies@1"]["problem"]
+
+
 def test_a_model_without_a_sample_is_only_loaded(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out = check(capfd, config(project, "good"))
     assert code == 0

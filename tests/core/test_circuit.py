@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamserve.core.circuit import FIRST_BACK_OFF_MS, MOST_BACK_OFF_MS, OPENS_AFTER, TRIAL_REQUESTS, Circuit
+from streamserve.core.circuit import (
+    AWAY_BACK_OFF_MS,
+    FIRST_BACK_OFF_MS,
+    MOST_BACK_OFF_MS,
+    OPENS_AFTER,
+    TRIAL_REQUESTS,
+    Circuit,
+)
 from streamserve.core.effects import Count, RunBatch
 from streamserve.core.events import BatchFinished
 from streamserve.core.messages import Outputs
@@ -43,8 +50,11 @@ def test_it_opens_after_calls_that_fail_in_a_row_and_backs_off() -> None:
 def test_what_is_away_opens_it_at_once() -> None:
     circuit = Circuit()
     assert circuit.failed(0, away=True)
-    assert circuit.lets_through(FIRST_BACK_OFF_MS - 1) == 0
-    assert circuit.lets_through(FIRST_BACK_OFF_MS) == TRIAL_REQUESTS
+    for now in range(0, 5 * AWAY_BACK_OFF_MS, AWAY_BACK_OFF_MS):  # it costs nothing to ask: no longer each time
+        assert circuit.lets_through(now + AWAY_BACK_OFF_MS - 1) == 0
+        assert circuit.lets_through(now + AWAY_BACK_OFF_MS) == TRIAL_REQUESTS
+        circuit.tries()
+        assert not circuit.failed(now + AWAY_BACK_OFF_MS, away=True)
 
 
 class Bench:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from streamserve.core.effects import Effect, EmitSnapshot, Settle
 from streamserve.core.events import Assigned, Drain, Event, Produced, RequestsFetched, Revoked
-from streamserve.core.messages import I64, Requests
+from streamserve.core.messages import I64, AnyArray, Outputs, Requests
 from streamserve.core.records import StateRecord
 from streamserve.errors import StreamserveError
 from streamserve.kafka import service as service_module
@@ -24,6 +25,7 @@ from streamserve.kafka.perform import Encoders, Topics
 from streamserve.kafka.ports import At, Chunk, Columns, Committed, Record
 from streamserve.kafka.service import Clients, Role, RoleService
 from streamserve.kafka.tasks import ended
+from streamserve.runtimes.base import Runtime
 from streamserve.testing.log import MemoryGroupReader, MemoryLog, MemoryLookups, MemoryReader, MemoryWriter
 
 TOPICS = Topics(
@@ -139,6 +141,7 @@ def service_on(
     lease_ms: int = 6_000,
     lookups: MemoryLookups | None = None,
     reader: type[MemoryGroupReader] = MemoryGroupReader,
+    runtimes: Mapping[str, Runtime] | None = None,
 ) -> tuple[RoleService, MemoryWriter, MemoryGroupReader]:
     group = reader(log, topic=TOPICS.requests, group="a.terminal")
     writer = MemoryWriter(log)
@@ -156,6 +159,7 @@ def service_on(
         ),
         topics=TOPICS,
         encoders=ENCODERS,
+        runtimes=runtimes,
     )
     clients = Clients(
         group=group,
@@ -402,3 +406,70 @@ async def test_a_model_that_is_not_warm_keeps_the_process_from_being_ready() -> 
     service, _, _ = service_on(MemoryLog(dict.fromkeys(ALL, 1)), CopyStage())
     assert "models are not warm yet" in service.not_ready()
     assert "the group is not joined yet" in service.not_ready()
+
+
+class Hogging:
+    """A model whose call keeps the interpreter's lock."""
+
+    def predict(self, batch: AnyArray) -> Outputs:
+        ctypes.PyDLL(None).usleep(700_000)
+        return Outputs(labels=batch)
+
+    def close(self) -> None:
+        pass
+
+
+class HeldReader(MemoryGroupReader):
+    """Its commits wait while `may_commit` is not set."""
+
+    def __init__(self, log: MemoryLog, *, topic: str, group: str) -> None:
+        super().__init__(log, topic=topic, group=group)
+        self.may_commit = asyncio.Event()
+        self.may_commit.set()
+
+    async def commit(self, offsets: Mapping[At, Committed]) -> bool:
+        await self.may_commit.wait()
+        return await super().commit(offsets)
+
+
+async def test_a_loop_that_was_late_sends_nothing_until_its_group_is_heard_and_names_the_model(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    runtimes = {"hog@1": Hogging(), "idle@1": Hogging()}
+    service, _, group = service_on(log, CopyStage(), lease_ms=1_500, reader=HeldReader, runtimes=runtimes)
+    assert isinstance(group, HeldReader)
+    assert service.runner is not None
+    async with running(service):
+        put(log, 0, b"x")
+        await until(lambda: committed(log) == {0: 1})
+        group.may_commit.clear()
+        service.runner.submit(1, "hog@1", np.ones((1, 1)))
+        await until(lambda: "the loop could not run for" in caplog.text)
+        put(log, 0, b"y")
+        await until(lambda: service.loop.queued_records == 1)
+        assert not service.ownership.holds_lease()
+        assert written(log) == [b"x"]
+        group.may_commit.set()
+        await until(lambda: committed(log) == {0: 2})
+    assert written(log) == [b"x", b"y"]
+    assert "called in a thread meanwhile: hog@1." in caplog.text
+    assert 'to isolate it set [models.hog] isolation = "process"' in caplog.text
+    assert 'streamserve_events_total{label="hog@1",what="loop_late"} 1.0' in service.metrics.page().decode()
+
+
+async def test_a_commit_asked_for_before_the_loop_was_late_does_not_count() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    service, _, group = service_on(log, CopyStage(), lease_ms=1_500, reader=HeldReader, runtimes={"hog@1": Hogging()})
+    assert isinstance(group, HeldReader)
+    assert service.runner is not None
+    async with running(service):
+        group.may_commit.clear()
+        asking = asyncio.create_task(service.ownership.commit([0], also_unchanged=True))
+        await asyncio.sleep(0)  # it has asked
+        service.runner.submit(1, "hog@1", np.ones((1, 1)))
+        await until(lambda: not service.ownership.holds_lease())
+        group.may_commit.set()
+        await asking
+        assert not service.ownership.holds_lease()
+        await until(service.ownership.holds_lease)

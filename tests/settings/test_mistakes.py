@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from streamserve.runtimes import system
 from streamserve.settings import parse_settings
 from tests.settings.digits import DIGITS, changed, line_of, refused
 
@@ -149,6 +150,22 @@ MISTAKES = [
         "batch_size = 600 is above max_batch; allowed: up to 512",
         "",
     ),
+    ('batching = "auto"', "memory_bytes = 99999999", "memory_bytes", 'only used with isolation = "process"', ""),
+    ('batching = "auto"', 'isolation = "proces"', "isolation", "isolation", 'allowed: "thread", "process"'),
+    (
+        'batching = "auto"',
+        'isolation = "process"\nmost_threads = 0',
+        "most_threads",
+        "models.linear.most_threads = 0 is not possible",
+        "from 1 up to 10000",
+    ),
+    (
+        'batching = "auto"',
+        'isolation = "process"\nmemory_bytes = 1',
+        "memory_bytes",
+        "models.linear.memory_bytes = 1 is not possible",
+        "from 16777216 up to",
+    ),
     ('"workers.digits_linear:model"', '"m.joblib"', "source", "set trust_pickle = true", ""),
     (
         '"workers.digits_linear:model"',
@@ -206,6 +223,19 @@ def test_a_mistake_is_told_with_its_line(old: str, new: str, where: str, start: 
     assert len(told) == 1, refused(text)
     assert told[0].startswith(f"app.toml:{line}: ")
     assert end in told[0]
+
+
+def test_limits_that_a_system_cannot_hold_to_are_refused_where_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(system, "CAN_WATCH", False)  # as on macOS
+    isolated = changed('batching = "auto"', 'isolation = "process"')
+    assert parse_settings(isolated, "app.toml").models["linear"].isolation == "process"
+    text = changed('isolation = "process"', 'isolation = "process"\nmost_threads = 9\ncpu_cores = 2', isolated)
+    assert refused(text) == [
+        f"app.toml:{line_of('most_threads', text)}: models.linear.most_threads cannot be held to on this system, which "
+        "has no /proc; allowed: leave it out"
+    ]
 
 
 def test_unknown_models_are_told_at_their_place_in_the_list() -> None:
