@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from streamserve.cli.numbers import finite
 from streamserve.errors import BrokerError
 from streamserve.kafka.brokers import (
     BrokerOptions,
@@ -50,8 +51,10 @@ def start(
     *,
     name: Name = "default",
     state_dir: StateDir = None,
-    nodes: Annotated[int, typer.Option("--nodes", help="1, or 3 that replicate each other.")] = 1,
-    port: Annotated[int, typer.Option("--port", help="Port of the first node; 0: any free one.")] = 0,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=3, help="1, or 3 that replicate each other.")] = 1,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65_535, help="Port of the first node; 0: any free one.")
+    ] = 0,
     profile: Annotated[str, typer.Option("--profile", help="laptop: small, starts fast. bench: for load.")] = "laptop",
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay until SIGTERM or Ctrl-C.")] = False,
     as_json: AsJson = False,
@@ -69,7 +72,9 @@ def start(
 def stop(
     name: Name = "default",
     state_dir: StateDir = None,
-    timeout_s: Annotated[float, typer.Option("--timeout-s", help="Seconds until it is killed.")] = 10.0,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout-s", min=0.0, callback=finite, help="Seconds until it is killed.")
+    ] = 10.0,
     as_json: AsJson = False,
 ) -> None:
     """Stop the broker, whoever started it. Its data stays. Exit code 0 also when none ran."""

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from streamserve.assembly import app_rules, model_specs
+from streamserve.cli.numbers import seconds
 from streamserve.client.targets import running_broker
 from streamserve.errors import BrokerError, ConfigError, ModelError, StreamserveError, TopicsDiffer
 from streamserve.runtimes import ModelSpec
@@ -33,7 +34,9 @@ def check(
         Path | None, typer.Option("--sample", help="Rows to try every model on: .npy, or a JSON list of rows.")
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no broker.")] = False,
-    time_limit_s: Annotated[float, typer.Option("--time-limit-s", help="Longest that one model may take.")] = 60.0,
+    time_limit_s: Annotated[
+        float, typer.Option("--time-limit-s", callback=seconds, help="Longest that one model may take.")
+    ] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on one line, for programs.")] = False,
 ) -> None:
     """Load each model in a fresh interpreter, run a sample row, and compare config, broker and topics.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +19,9 @@ import numpy as np
 import orjson
 import typer
 
+from streamserve.cli.numbers import finite
 from streamserve.client import Client, Submitted, UnusableInput
+from streamserve.client.arguments import MOST_MS
 from streamserve.client.client import GRACE_MS
 from streamserve.client.connection import KafkaLog
 from streamserve.client.feedback import UNSET
@@ -27,11 +32,13 @@ from streamserve.client.story import tell
 from streamserve.client.targets import Target, target_of_app, target_of_config
 from streamserve.errors import ConfigError, PredictionTimeout, TopicsDiffer
 from streamserve.kafka.ports import At
+from streamserve.kafka.tasks import ended
 from streamserve.topics import Kind, topic_name
 
 DEFAULT_CONFIG = "streamserve.toml"
 _CONFIG_SUFFIX = ".toml"
 _MAX_OUTSTANDING = 256
+_READ_BYTES = 65_536
 
 _Result = TypeVar("_Result")
 
@@ -51,6 +58,7 @@ Servers = Annotated[
     typer.Option("--bootstrap-servers", help="`host:port`, several with commas; left out: the config's, else ours."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
+_LABEL_HELP = "The true answer: JSON, else a text. NaN and infinity are refused; quoted (`'\"nan\"'`) they are texts."
 _CONFIG_HELP = f"The config may come first; else --app, else {DEFAULT_CONFIG} in this folder."
 
 
@@ -67,13 +75,13 @@ def send(
     bootstrap_servers: Servers = None,
     route: Annotated[str | None, typer.Option("--route", help="May be left out where the app has one.")] = None,
     deadline_ms: Annotated[
-        int | None, typer.Option("--deadline-ms", min=1, help="Budget from append; left out: the route's.")
+        int | None, typer.Option("--deadline-ms", min=1, max=MOST_MS, help="Budget from append; left out: the route's.")
     ] = None,
     priority: Annotated[
         int | None, typer.Option("--priority", min=-9, max=9, help="Under overload the highest is shed last.")
     ] = None,
     grace_ms: Annotated[
-        int, typer.Option("--grace-ms", min=0, help="How long after its deadline a request is waited for.")
+        int, typer.Option("--grace-ms", min=0, max=MOST_MS, help="How long after its deadline a request is waited for.")
     ] = GRACE_MS,
     key: Annotated[str | None, typer.Option("--key", help="Record key: equal keys go to one partition.")] = None,
     codec: Annotated[
@@ -111,8 +119,10 @@ def feedback(
     *,
     app: App = None,
     bootstrap_servers: Servers = None,
-    label: Annotated[str | None, typer.Option("--label", help="The true answer: JSON, else a text.")] = None,
-    reward: Annotated[float | None, typer.Option("--reward", help="0 to 1; 1 is best.")] = None,
+    label: Annotated[str | None, typer.Option("--label", help=_LABEL_HELP)] = None,
+    reward: Annotated[
+        float | None, typer.Option("--reward", min=0.0, max=1.0, callback=finite, help="0 to 1; 1 is best.")
+    ] = None,
     model: Annotated[str | None, typer.Option("--model", help="The one model (`name@version`) it is about.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="The request's key; left out: the ref.")] = None,
     as_json: AsJson = False,
@@ -121,9 +131,10 @@ def feedback(
     target, rest = _target(ref, app, bootstrap_servers)
     asked = _only_one(rest, "the request's ref, such as 2-17")
 
+    said = UNSET if label is None else _label(label)
+
     async def tell_app() -> str:
         async with _client(target) as client:
-            said = UNSET if label is None else _label(label)
             return await client.feedback(asked, label=said, reward=reward, model=model, key=key)
 
     place = _run(tell_app())
@@ -237,11 +248,16 @@ async def _send_all(sending: _Sending, requests: list[str], *, wait: bool, as_js
                 await sent.put(None)
 
         submitting = asyncio.create_task(submit())
-        late = 0
-        while (submitted := await sent.get()) is not None:
-            late += await _report(submitted, wait=wait, as_json=as_json)
-        await submitting
-    return late
+        try:
+            late = 0
+            while (submitted := await sent.get()) is not None:
+                late += await _report(submitted, wait=wait, as_json=as_json)
+            await submitting
+            return late
+        finally:
+            await ended(submitting)
+            if not submitting.cancelled():
+                submitting.exception()  # told already, or overtaken by another error
 
 
 async def _report(submitted: Submitted, *, wait: bool, as_json: bool) -> int:
@@ -274,21 +290,46 @@ async def _inputs(requests: list[str], codec: Codec | None) -> AsyncIterator[Inp
 
 
 async def _standard_input() -> AsyncIterator[tuple[int, str]]:
-    """Lines that are not empty, numbered from 1. Read on a thread of its own, which Ctrl-C need not wait for."""
+    """Lines that are not empty, numbered from 1. Read on a thread that nothing waits for."""
+    if sys.stdin is None:
+        raise UnusableInput("standard input is closed")
     loop = asyncio.get_running_loop()
-    lines: asyncio.Queue[bytes] = asyncio.Queue(1)
+    lines: asyncio.Queue[bytes | OSError | None] = asyncio.Queue()
+    wanted = threading.Semaphore()
 
-    def read() -> None:
-        for text in iter(sys.stdin.buffer.readline, b""):
-            asyncio.run_coroutine_threadsafe(lines.put(text), loop).result()
-        asyncio.run_coroutine_threadsafe(lines.put(b""), loop)
+    def read(descriptor: int) -> None:
+        for line in _read_lines(descriptor):
+            wanted.acquire()
+            try:
+                loop.call_soon_threadsafe(lines.put_nowait, line)
+            except RuntimeError:  # the loop is closed: nobody takes a line any more
+                return
 
-    threading.Thread(target=read, name="standard input", daemon=True).start()
+    threading.Thread(target=read, args=(sys.stdin.fileno(),), name="standard input", daemon=True).start()
     number = 0
-    while text := await lines.get():
+    while (line := await lines.get()) is not None:
+        if isinstance(line, OSError):
+            raise UnusableInput(f"standard input cannot be read: {line.strerror or line}")
+        wanted.release()
         number += 1
-        if text.strip():
-            yield number, _decoded(text.strip(), f"line {number} of standard input")
+        if line.strip():
+            yield number, _decoded(line.strip(), f"line {number} of standard input")
+
+
+def _read_lines(descriptor: int) -> Iterator[bytes | OSError | None]:
+    """Lines as they come, then None; an error is the last. Past Python's own buffer: at the end of a process that one
+    must not be in use by a thread."""
+    rest = b""
+    try:
+        while content := os.read(descriptor, _READ_BYTES):
+            *lines, rest = (rest + content).split(b"\n")
+            yield from lines
+    except OSError as error:
+        yield error
+        return
+    if rest:
+        yield rest
+    yield None
 
 
 def _file(file: Path, codec: Codec | None) -> Input:
@@ -331,10 +372,18 @@ def _beginning(text: str) -> str:
 
 
 def _label(text: str) -> Any:
+    """JSON, else the text itself. A number that JSON lacks is more likely a slip than a text: it is refused."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        return text
+        pass
+    with suppress(ValueError):
+        if not math.isfinite(float(text)):
+            raise UnusableInput(
+                f"--label {text}: JSON has no such number, and no answer is ever equal to it; "
+                f"if the label is the text, quote it: --label '\"{text}\"'"
+            )
+    return text
 
 
 def _only_one(arguments: list[str], what: str) -> str:

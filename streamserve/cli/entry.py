@@ -104,7 +104,7 @@ def _streamserve(
     feedback.
 
     Exit codes: 0 all well, 1 other errors, 2 config or command line, 3 a model, 4 broker, 5 topics differ, 6 a record
-    of another version, 130 Ctrl-C.
+    of another version, 130 broken off by Ctrl-C.
     """
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,9 +20,12 @@ from streamserve.core.messages import AnyArray, Outputs
 from streamserve.core.outputs import check_outputs
 from streamserve.core.reasons import Missing
 from streamserve.errors import ModelError
+from streamserve.ragged import why_no_array
 from streamserve.runtimes import ModelSpec, Runtime, load
 from streamserve.runtimes.isolated import IsolatedRuntime
 from streamserve.runtimes.isolation import Limits
+from streamserve.runtimes.plain import plain_outputs
+from streamserve.runtimes.sampling import sample_of
 
 _SIZES = (1, 64)
 _MOST_CALLS = 20
@@ -41,11 +43,14 @@ def probe(spec: ModelSpec, base_dir: str, sample_file: str | None) -> Report:
     started = time.perf_counter()
     runtime = load(spec, base_dir=base_dir)
     report: Report = {"runtime": _name_of(runtime), "load_ms": _ms_since(started)}
-    rows = read_sample(Path(sample_file)) if sample_file else _own_sample(runtime)
+    rows = read_sample(Path(sample_file)) if sample_file else sample_of(spec.model_id, runtime)
     report["sample"] = rows is not None
     if rows is not None:
         report |= _try(runtime, rows, spec)
-    runtime.close()
+    try:
+        runtime.close()
+    except Exception as error:
+        raise spec.error(f"closing it failed: {type(error).__name__}: {error}") from error
     return report
 
 
@@ -61,7 +66,7 @@ def read_sample(file: Path) -> AnyArray:
         else:
             values = json.loads(file.read_text("utf-8"))
             is_text = isinstance(values, str) or (isinstance(values, list) and any(isinstance(v, str) for v in values))
-            rows = np.array(values, dtype=object if is_text else np.float64)
+            rows = _rows(values, file, dtype=object if is_text else np.float64)
     except (OSError, ValueError, TypeError) as error:
         raise ModelError(f"the sample {file} cannot be read as .npy or as JSON rows: {error}") from error
     if rows.size == 0:
@@ -71,10 +76,13 @@ def read_sample(file: Path) -> AnyArray:
     return one
 
 
-def _own_sample(runtime: Runtime) -> AnyArray | None:
-    """A row `[1, ...]` that the runtime itself knows to fit, where it can say so."""
-    sample: Callable[[], AnyArray | None] | None = getattr(runtime, "sample", None)
-    return sample() if callable(sample) else None
+def _rows(values: object, file: Path, dtype: type) -> AnyArray:
+    try:
+        return np.array(values, dtype=dtype)
+    except ValueError:
+        if not isinstance(values, list):
+            raise
+        raise ModelError(f"the sample {file} is no array: {why_no_array(values)}; give rows of equal length") from None
 
 
 def _try(runtime: Runtime, rows: AnyArray, spec: ModelSpec) -> Report:
@@ -93,7 +101,7 @@ def _timed(runtime: Runtime, batch: AnyArray, spec: ModelSpec) -> tuple[Outputs,
     while not times or (_ms_since(begun) < _ENOUGH_MS and len(times) <= _MOST_CALLS):
         started = time.perf_counter()
         try:
-            outputs = runtime.predict(batch)
+            outputs = plain_outputs(runtime.predict(batch))
         except Exception as error:
             raise ModelError(
                 f"model {spec.model_id}: failed on {len(batch)} sample rows: {type(error).__name__}: {error}"
@@ -122,10 +130,13 @@ def _ms_since(started: float) -> float:
 
 
 def _answer(question: Report) -> Report:
+    spec = _spec(question["spec"])
     try:
-        return probe(_spec(question["spec"]), question["base_dir"], question["sample"])
+        return probe(spec, question["base_dir"], question["sample"])
     except ModelError as error:
         return {"problem": str(error)}
+    except Exception as error:  # noqa: BLE001  (a model is foreign code)
+        return {"problem": str(spec.error(f"{type(error).__name__}: {error}"))}
 
 
 def _spec(values: Report) -> ModelSpec:

@@ -51,7 +51,11 @@ _CLI_HEAD = f"""\
 | 4 | no broker answers, or ours cannot be started |
 | 5 | the broker's topics differ from the declared ones |
 | 6 | a record has a version that this program cannot read |
-| 130 | Ctrl-C |
+| 130 | Ctrl-C, where it breaks a command off |
+
+`up`, a role that serves and `broker start --foreground` run until Ctrl-C or SIGTERM: they stop in order, with 0. A role
+that does not serve yet is broken off: 130, or the end by SIGTERM. A command whose output is read no longer, as by
+`head`, ends with 1 and says nothing.
 
 An error is told in words on standard error. There is no colour where `NO_COLOR` is set or the output is no terminal.
 """
@@ -98,6 +102,10 @@ def _policies() -> Iterator[str]:
         "### `policy`\n\n"
         'A name (`policy = "static"`) or a table (`policy = { name = "hedge", eta = 0.3 }`). Another package adds\n'
         "a policy with an entry point of the group `streamserve.policies`; then its name and options are allowed too.\n"
+        "\n"
+        "A policy reads only what it has learnt itself, and only the newest state of a route is kept. So a route\n"
+        "whose policy is changed begins anew, and again when the first one comes back after the other has learnt\n"
+        "something. A policy's options may be changed at any time: what was learnt stays.\n"
     )
     for name in BUILT_IN:
         node = schema.node_at(("routes", "NAME", "policy"), name) or {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from streamserve.kafka import logs
 from streamserve.kafka.roles import Start, run_aggregate, run_learn, run_worker
 from streamserve.settings import load_settings
-from streamserve.supervisor.parent import wait_for_go, watch_parent
+from streamserve.supervisor.parent import TellsSupervisor, wait_for_go, watch_parent
 
 Config = Annotated[Path, typer.Argument(help="The app's config, a TOML file.")]
 Instance = Annotated[
@@ -20,7 +21,8 @@ Instance = Annotated[
     typer.Option(help="Name of this process among its like. Restarted under it, it has its partitions back at once."),
 ]
 Port = Annotated[
-    int | None, typer.Option(help="Loopback port of /metrics, /healthz, /readyz and /status; 0: any free one.")
+    int | None,
+    typer.Option(min=0, max=65_535, help="Loopback port of /metrics, /healthz, /readyz and /status; 0: any free one."),
 ]
 StatusFile = Annotated[Path | None, typer.Option(help="Gets one line of JSON with the port once the role serves.")]
 
@@ -60,4 +62,5 @@ def _start(instance: str | None, metrics_port: int | None, status_file: Path | N
 
 def _run(role: str, work: Coroutine[Any, Any, None]) -> None:
     logs.set_up(role)
+    logging.getLogger("streamserve").addHandler(TellsSupervisor())
     asyncio.run(work)

@@ -13,19 +13,21 @@ from typing import Any, Self
 
 from aiokafka.partitioner import murmur2
 
+from streamserve.client.arguments import check_count, check_flag, check_mapping, check_text, shown
 from streamserve.client.connection import ClientLog, KafkaLog, common_partitions
 from streamserve.client.explanations import Surroundings, timed_out
-from streamserve.client.feedback import UNSET, feedback_record
-from streamserve.client.inputs import Codec, Input, request_record
+from streamserve.client.failures import UnusableInput
+from streamserve.client.feedback import UNSET, FeedbackSent, feedback_record, feedback_sent
+from streamserve.client.forks import OneProcess
+from streamserve.client.inputs import Codec, Input, check_codec, request_record, several
 from streamserve.client.matching import Matcher
 from streamserve.client.outbox import Outbox
 from streamserve.client.prediction import Prediction, TerminalRecord, terminal_records
 from streamserve.client.stream import PredictionStream
 from streamserve.client.submitted import GaveUp, Submitted
-from streamserve.client.targets import RouteHint, target_of_app, target_of_config
+from streamserve.client.targets import RouteHint, check_routes, check_set_up, target_of_app, target_of_config
 from streamserve.errors import BrokerError, PredictionTimeout, ShuttingDown, StreamserveError
-from streamserve.kafka.codecs.refs import format_ref
-from streamserve.kafka.ports import Ack, At, Chunk
+from streamserve.kafka.ports import Ack, At, Chunk, Record
 from streamserve.kafka.tasks import ended
 from streamserve.topics import Kind, topic_name
 
@@ -41,11 +43,13 @@ _RETRY_S = 0.5
 _FLUSH_S = 5.0
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Feedback:
-    """Owner of a feedback record on its way."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """A request that can be sent."""
 
-    placed: asyncio.Future[str]
+    record: Record
+    id: str | None
+    wait_ms: int
 
 
 class Client:
@@ -56,7 +60,8 @@ class Client:
             await client.feedback(prediction, label=7)
 
     One consumer reads the app's predictions (all partitions, no group), from the moment at which the client was
-    started; any number of requests may be outstanding. Use it from one event loop; `SyncClient` is for threads.
+    started; any number of requests may be outstanding. Use it from one event loop; `SyncClient` is for threads. After a
+    fork it is the parent's: a child makes a client of its own.
     """
 
     def __init__(
@@ -80,8 +85,13 @@ class Client:
         `routes`: what is known of single routes; it wins over `codec`. `from_config` fills it in.
         `security`: more keyword arguments of aiokafka's clients.
         `log`: another log than Kafka (tests).
-        Raises ConfigError for an app's name that cannot be one, BrokerError where no broker is named and none runs.
+        Raises ConfigError for an app's name that cannot be one, BrokerError where no broker is named and none runs,
+        UnusableInput for other arguments that cannot be used.
         """
+        check_set_up(bootstrap_servers, deadline_ms, grace_ms)
+        check_codec(codec, "codec")
+        check_routes(routes)
+        check_mapping(security, "security", "keyword arguments of aiokafka's clients")
         target = target_of_app(app, bootstrap_servers if log is None else log.address)
         self.app = target.app
         self._log = log or KafkaLog(target.bootstrap_servers, security)
@@ -96,6 +106,7 @@ class Client:
         self._partitions = self._next_partition = 0
         self._reading_trouble = ""
         self._running: AsyncExitStack | None = None
+        self._process = OneProcess(app)
 
     @classmethod
     def from_config(
@@ -108,8 +119,12 @@ class Client:
     ) -> Self:
         """A client of a config's app: its broker, security, and its routes' codecs and deadlines.
 
-        Raises ConfigError for a config that is wrong, BrokerError where no broker is named and none runs.
+        Raises ConfigError for a config that is wrong, BrokerError where no broker is named and none runs,
+        UnusableInput for other arguments that cannot be used.
         """
+        if not isinstance(config, str | Path):
+            raise UnusableInput(f"config = {shown(config)}: expected the path of a config file")
+        check_set_up(bootstrap_servers, deadline_ms, grace_ms)
         target = target_of_config(config, bootstrap_servers)
         return cls(
             target.bootstrap_servers,
@@ -135,7 +150,9 @@ class Client:
         Raises BrokerError where no broker answers, TopicsDiffer where the app's topics are not there.
         """
         if self._running is not None:
+            self._process.check()
             raise StreamserveError(f"this client of app {self.app} was started already")
+        self._process = OneProcess(self.app)
         async with AsyncExitStack() as stack:
             self._lookups, self._reader, self._writer = self._log.lookups(), self._log.reader(), self._log.writer()
             for part in (self._lookups, self._reader, self._writer):
@@ -149,15 +166,18 @@ class Client:
             self._outbox: Outbox[Submitted] = Outbox(
                 self._writer, self._requests, settled=self._sent, sending=self._matcher.sending
             )
-            self._feedback_outbox: Outbox[_Feedback] = Outbox(self._writer, self._feedback, settled=_feedback_sent)
+            self._feedback_outbox: Outbox[FeedbackSent] = Outbox(self._writer, self._feedback, settled=feedback_sent)
             reading = asyncio.get_running_loop().create_task(self._read(), name=f"predictions of {self.app}")
             stack.push_async_callback(ended, reading)
             self._running = stack.pop_all()
 
     async def close(self) -> None:
-        """Send what waits to be sent, fail what is not answered with ShuttingDown, end every stream, disconnect."""
+        """Send what waits to be sent, fail what is not answered with ShuttingDown, end every stream, disconnect.
+
+        In a fork of the process that started it, it leaves everything to that one.
+        """
         running, self._running = self._running, None
-        if running is None:
+        if running is None or self._process.forked:
             return
         await self._outbox.flush(_FLUSH_S)
         await self._feedback_outbox.flush(_FLUSH_S)
@@ -192,19 +212,35 @@ class Client:
         `id`: repeated in the prediction; need not be unique.
         Raises UnusableInput for what cannot be sent, StreamserveError where the client does not run.
         """
+        return self._send(self._prepared(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id))
+
+    def _prepared(
+        self,
+        x: Input,
+        *,
+        route: str | None,
+        deadline_ms: int | None,
+        priority: int | None,
+        key: str | bytes | None,
+        id: str | None,
+    ) -> _Prepared:
+        """A request that can be sent. Raises as `submit`."""
         self._check_running()
+        check_text(route, "route")
         hint = self._hint(route)
         budget_ms = self._deadline_ms if deadline_ms is None else deadline_ms
         codec = self._codec if hint is None else hint.input
         record = request_record(x, codec=codec, route=route, deadline_ms=budget_ms, priority=priority, key=key, id=id)
         if budget_ms is None:
             budget_ms = UNSTATED_DEADLINE_MS if hint is None else hint.deadline_ms
-        partition = self._partition_for(record.key)
-        wait_ms = budget_ms + self._grace_ms
-        submitted = Submitted(partition=partition, id=id, wait_ms=wait_ms, explain=self._explain)
+        return _Prepared(record=record, id=id, wait_ms=budget_ms + self._grace_ms)
+
+    def _send(self, prepared: _Prepared) -> Submitted:
+        partition = self._partition_for(prepared.record.key)
+        submitted = Submitted(partition=partition, id=prepared.id, wait_ms=prepared.wait_ms, explain=self._explain)
+        self._outbox.put(partition, prepared.record, submitted)
         self._unsettled.add(submitted)
         self._arm(submitted)
-        self._outbox.put(partition, record, submitted)
         return submitted
 
     async def predict(
@@ -237,22 +273,16 @@ class Client:
     ) -> list[Prediction]:
         """One request for each of `xs` (an array: for each of its rows), sent together; predictions in their order.
 
-        `ids`: one a request. Raises what `predict` raises: the first error, once every request has ended.
+        `ids`: one a request. Raises what `predict` raises: UnusableInput before any is sent, else the first error, once
+        every request has ended.
         """
-        inputs = list(xs)
-        if ids is not None and len(ids) != len(inputs):
-            raise StreamserveError(f"{len(inputs)} inputs and {len(ids)} ids: give one id a request")
-        sent = [
-            self.submit(
-                x,
-                route=route,
-                deadline_ms=deadline_ms,
-                priority=priority,
-                key=key,
-                id=None if ids is None else ids[index],
-            )
-            for index, x in enumerate(inputs)
+        self._check_running()
+        inputs, names = several(xs, ids)
+        prepared = [
+            self._prepared(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id)
+            for x, id in zip(inputs, names, strict=True)
         ]
+        sent = [self._send(each) for each in prepared]
         await asyncio.gather(*(submitted.settled() for submitted in sent))
         late = sum(1 for submitted in sent if submitted.timed_out)
         try:
@@ -267,6 +297,8 @@ class Client:
         records kept while they are not taken; beyond it the oldest are lost, and the iteration says so.
         """
         self._check_running()
+        check_flag(mine, "mine")
+        check_count(max_waiting, "max_waiting")
         stream = PredictionStream(mine=mine, max_waiting=max_waiting, closed=self._forget)
         self._streams.append(stream)
         return stream
@@ -292,13 +324,14 @@ class Client:
         partition, record = feedback_record(
             prediction, partitions=self._partitions, label=label, reward=reward, model=model, key=key
         )
-        owner = _Feedback(placed=asyncio.get_running_loop().create_future())
+        owner = FeedbackSent(placed=asyncio.get_running_loop().create_future())
         self._feedback_outbox.put(partition, record, owner)
         return await owner.placed
 
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _check_running(self) -> None:
+        self._process.check()
         if self._running is None:
             raise StreamserveError(f"this client of app {self.app} does not run: use it inside `async with`")
 
@@ -353,15 +386,19 @@ class Client:
         while True:
             try:
                 chunks = await self._reader.fetch(max_records=_FETCH_RECORDS, timeout_ms=_FETCH_MS)
-            except BrokerError as error:
-                if str(error) != self._reading_trouble:
-                    _log.warning("predictions of %s cannot be read, trying again: %s", self.app, error)
-                self._reading_trouble = str(error)
+            except Exception as error:  # noqa: BLE001  (whatever it is: those who wait are told of it)
+                words = str(error) if isinstance(error, BrokerError) else repr(error)
+                if words != self._reading_trouble:
+                    _log.warning("predictions of %s cannot be read, trying again: %s", self.app, words)
+                self._reading_trouble = words
                 await asyncio.sleep(_RETRY_S)
                 continue
             self._reading_trouble = ""
             for chunk in chunks:
-                self._take_chunk(chunk)
+                try:
+                    self._take_chunk(chunk)
+                except Exception:  # noqa: BLE001  (whoever waits for other answers must not wait for ever)
+                    _log.exception("predictions of %s, partition %d, were not taken", self.app, chunk.at.partition)
 
     def _take_chunk(self, chunk: Chunk) -> None:
         for record in terminal_records(chunk):
@@ -390,13 +427,3 @@ class Client:
             reading_trouble=self._reading_trouble,
         )
         return await timed_out(submitted, around, None if self._running is None else self._lookups)
-
-
-def _feedback_sent(partition: int, batch: list[_Feedback], ack: Ack) -> None:
-    for offset, owner in enumerate(batch, ack.offset):
-        if owner.placed.done():  # whoever waited was cancelled
-            continue
-        if ack.error:
-            owner.placed.set_exception(BrokerError(f"the broker did not take the feedback: {ack.error}"))
-        else:
-            owner.placed.set_result(format_ref(partition, offset))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, TypeGuard
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeGuard, get_args
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from streamserve.client.arguments import check_budget, check_key, check_text, is_whole, shown, text_bytes
 from streamserve.client.failures import UnusableInput
 from streamserve.core.admission import MOST_PRIORITY
 from streamserve.kafka.codecs.outputs import datatype_of
 from streamserve.kafka.codecs.raw import DTYPE_HEADER, DTYPES, SHAPE_HEADER
 from streamserve.kafka.ports import Record
+from streamserve.ragged import why_no_array
 
 Codec = Literal["oip", "rows", "text", "raw"]
 #: An array or nested lists of rows, one text, or a request's bytes.
@@ -26,6 +28,7 @@ CLOUD_EVENTS_ID_HEADER = "ce_id"
 #: 4 MiB are declared for the topic; 64 KiB are left for the batch around the record.
 MAX_RECORD_BYTES = (4 << 20) - (64 << 10)
 
+_CODECS: tuple[str, ...] = get_args(Codec)
 _INPUT_NAME = "input"
 _NUMBERS = "biuf"
 
@@ -47,17 +50,20 @@ def request_record(
     rows. The dtype is kept; lists become int64, float64, bool or texts.
     Raises UnusableInput for what cannot be sent so.
     """
-    if deadline_ms is not None and not _is_duration(deadline_ms):
-        raise UnusableInput(f"deadline_ms = {deadline_ms!r}: allowed are whole milliseconds from 1")
+    check_codec(codec, "codec")
+    check_text(route, "route")
+    check_budget(deadline_ms, "deadline_ms")
+    check_key(key)
+    check_text(id, "id")
     if priority is not None and not _is_priority(priority):
         raise UnusableInput(
-            f"priority = {priority!r}: allowed are whole numbers from -{MOST_PRIORITY} to {MOST_PRIORITY}"
+            f"priority = {shown(priority)}: allowed are whole numbers from -{MOST_PRIORITY} to {MOST_PRIORITY}"
         )
     value, headers, has_id = _body(x, codec, id)
     if id is not None and not has_id:
-        headers.append((CLOUD_EVENTS_ID_HEADER, _utf8(id, "id")))
+        headers.append((CLOUD_EVENTS_ID_HEADER, text_bytes(id, "id")))
     if route is not None:
-        headers.append((ROUTE_HEADER, _utf8(route, "route")))
+        headers.append((ROUTE_HEADER, text_bytes(route, "route")))
     if deadline_ms is not None:
         headers.append((DEADLINE_HEADER, b"%d" % deadline_ms))
     if priority is not None:
@@ -69,9 +75,38 @@ def request_record(
     return record
 
 
+def check_codec(value: object, what: str) -> None:
+    """What a route reads, or None. Raises UnusableInput."""
+    if value is not None and not (isinstance(value, str) and value in _CODECS):
+        raise UnusableInput(f"{what} = {shown(value)}: allowed are {', '.join(_CODECS)}")
+
+
+def several(xs: Iterable[Input], ids: Sequence[str] | None) -> tuple[list[Input], list[str | None]]:
+    """Inputs of several requests, and their ids. Raises UnusableInput."""
+    if isinstance(xs, str | bytes | bytearray | memoryview) or not _is_iterable(xs):
+        raise UnusableInput(f"xs = {shown(xs)}: expected several inputs, such as a list of texts or of rows")
+    inputs = list(xs)
+    if ids is None:
+        return inputs, [None] * len(inputs)
+    if isinstance(ids, str | bytes) or not _is_iterable(ids):
+        raise UnusableInput(f"ids = {shown(ids)}: expected one str a request")
+    names: list[str | None] = list(ids)
+    if len(names) != len(inputs):
+        raise UnusableInput(f"{len(inputs)} inputs and {len(names)} ids: give one id a request")
+    for index, name in enumerate(names):
+        if not isinstance(name, str):
+            raise UnusableInput(f"ids[{index}] = {shown(name)}: expected a str")
+    return inputs, names
+
+
+def _is_iterable(value: object) -> bool:
+    """Whether it can be gone through; an array without dimensions only looks so."""
+    return isinstance(value, Iterable) and np.ndim(value if isinstance(value, np.ndarray) else [0]) > 0
+
+
 def key_bytes(key: str | bytes | None) -> bytes | None:
     """A record key as it is written. Raises UnusableInput for text that is not Unicode."""
-    return _utf8(key, "key") if isinstance(key, str) else key
+    return text_bytes(key, "key") if isinstance(key, str) else key
 
 
 def record_bytes(record: Record) -> int:
@@ -80,17 +115,8 @@ def record_bytes(record: Record) -> int:
     return len(record.value or b"") + len(record.key or b"") + named + 32
 
 
-def _is_duration(value: object) -> bool:
-    return _is_whole(value) and bool(value >= 1)
-
-
 def _is_priority(value: object) -> TypeGuard[int]:
-    return _is_whole(value) and bool(abs(value) <= MOST_PRIORITY)
-
-
-def _is_whole(value: object) -> TypeGuard[int]:
-    """Whether it is a whole number, numpy's included."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_whole(value) and bool(abs(value) <= MOST_PRIORITY)
 
 
 def _body(x: Input, codec: Codec | None, id: str | None) -> tuple[bytes, list[tuple[str, bytes | None]], bool]:
@@ -113,8 +139,10 @@ def as_rows(x: Input) -> NDArray[Any]:
         x = [x]
     try:
         rows = np.asarray(x)
-    except (ValueError, TypeError) as error:
-        raise UnusableInput(f"x is no array: {error}; give rows of equal length") from None
+    except Exception as error:  # noqa: BLE001  (what is to be an array may be an object of foreign code)
+        # numpy's words are of its insides; an object that turns itself into an array speaks for itself.
+        words = why_no_array(x) if isinstance(x, list | tuple) else f"{type(error).__name__}: {error}"
+        raise UnusableInput(f"x is no array: {words}; give rows of equal length") from None
     if rows.ndim == 0 or not rows.size:
         raise UnusableInput(f"x has shape {list(rows.shape)}; give rows, the first dimension counts them")
     if rows.dtype.kind == "O" and any(type(value) is not str for value in rows.flat):
@@ -168,14 +196,7 @@ def _text(x: Input) -> bytes:
         raise UnusableInput(f"x is a {type(x).__name__}; this route reads text: give one str a request")
     if not x:
         raise UnusableInput("x is an empty text; there is nothing to predict from")
-    return _utf8(x, "x")
-
-
-def _utf8(text: str, what: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise UnusableInput(f"{what} is not Unicode text: {error.reason}") from None
+    return text_bytes(x, "x")
 
 
 def _dumps(value: object) -> bytes:

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamserve.client.failures import PredictionFailed
+from streamserve.client.arguments import shown
+from streamserve.client.failures import PredictionFailed, UnusableInput
 from streamserve.errors import ContractError, StreamserveError
 from streamserve.kafka.codecs.refs import REF_HEADER, format_ref, parse_ref
 from streamserve.kafka.codecs.tensors import DATATYPES
@@ -97,6 +98,8 @@ class Prediction:
 
     def raise_for_outcome(self, accept: Container[str] = ANSWERED) -> Self:
         """Itself where the outcome is one of `accept`; raises PredictionFailed in the record's words otherwise."""
+        if isinstance(accept, str) or not isinstance(accept, Container):
+            raise UnusableInput(f"accept = {shown(accept)}: expected a set of outcomes")
         if self.outcome not in accept:
             raise PredictionFailed(self._without_answer(), self)
         return self

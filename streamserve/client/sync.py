@@ -9,9 +9,12 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from streamserve.client.arguments import shown
 from streamserve.client.client import GRACE_MS, Client
+from streamserve.client.failures import UnusableInput
 from streamserve.client.feedback import UNSET
-from streamserve.client.inputs import Codec, Input
+from streamserve.client.forks import OneProcess
+from streamserve.client.inputs import Codec, Input, several
 from streamserve.client.prediction import Prediction
 from streamserve.client.stream import PredictionStream
 from streamserve.client.submitted import Submitted
@@ -25,7 +28,8 @@ _Ask = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
 
 
 class SyncClient:
-    """`Client` on a thread of its own; may be used from any number of threads.
+    """`Client` on a thread of its own; may be used from any number of threads, of one process: a child that was forked
+    (`multiprocessing`, a web server that loads first) makes a client of its own.
 
         with SyncClient("host:9092", app="digits") as client:
             prediction = client.predict(image, deadline_ms=100)
@@ -61,6 +65,8 @@ class SyncClient:
     @classmethod
     def of(cls, client: Client) -> Self:
         """The sync face of a client that has not been started."""
+        if not isinstance(client, Client):
+            raise UnusableInput(f"client = {shown(client)}: expected a Client")
         face = cls.__new__(cls)
         face._set(client)
         return face
@@ -84,6 +90,7 @@ class SyncClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._process = OneProcess(client.app)
 
     def __enter__(self) -> Self:
         self.start()
@@ -95,7 +102,9 @@ class SyncClient:
     def start(self) -> None:
         """As `Client.start`."""
         if self._loop is not None:
+            self._process.check()
             raise StreamserveError(f"this client of app {self._client.app} was started already")
+        self._process = OneProcess(self._client.app)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="streamserve-client", daemon=True)
         self._thread.start()
@@ -107,6 +116,8 @@ class SyncClient:
 
     def close(self) -> None:
         """As `Client.close`."""
+        if self._process.forked:
+            return
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is None or self._thread is None:
@@ -162,7 +173,7 @@ class SyncClient:
         ids: Sequence[str] | None = None,
     ) -> list[Prediction]:
         """As `Client.predict_many`."""
-        inputs = list(xs)
+        inputs, _ = several(xs, None)  # an iterator is gone through on the caller's thread
         return self._do(
             self._client.predict_many(inputs, route=route, deadline_ms=deadline_ms, priority=priority, key=key, ids=ids)
         )
@@ -189,6 +200,9 @@ class SyncClient:
 
     def _do(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Run it on the client's thread and wait; Ctrl-C here cancels it there."""
+        if self._process.forked:  # before the lock, which another thread may have held at the fork
+            work.close()
+            self._process.check()
         with self._lock:
             if self._loop is None:
                 work.close()
@@ -218,7 +232,7 @@ class SyncClient:
     def _leave(self, stream: PredictionStream) -> None:
         """Nobody has this stream any longer. Waits for nothing: the garbage collector asks for it, on any thread."""
         loop = self._loop
-        if loop is not None:
+        if loop is not None and not self._process.forked:
             with contextlib.suppress(RuntimeError):  # closed in between
                 loop.call_soon_threadsafe(lambda: _at_once(stream.aclose()))
 

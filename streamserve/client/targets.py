@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from streamserve.client.inputs import Codec
+from streamserve.client.arguments import check_budget, check_mapping, check_text, shown
+from streamserve.client.failures import UnusableInput
+from streamserve.client.inputs import Codec, check_codec
 from streamserve.errors import BrokerError, ConfigError
 from streamserve.places import state_folder
 from streamserve.topics.names import IllegalName, check_app
@@ -59,6 +61,8 @@ def target_of_config(config: Path | str, bootstrap_servers: str | None = None) -
 def target_of_app(app: str, bootstrap_servers: str | None = None) -> Target:
     """An app by its name. Raises ConfigError for a name that cannot be an app's, BrokerError as `own_broker`."""
     try:
+        if not isinstance(app, str):
+            raise ConfigError(f"app = {app!r}: expected the app's name, a str")
         check_app(app)
     except IllegalName as error:
         raise ConfigError(str(error)) from None
@@ -93,3 +97,23 @@ def running_broker(app: str, state_dir: Path | None = None) -> str | None:
 
 def _folders(app: str, state_dir: Path | None) -> tuple[Path, Path]:
     return state_dir / "broker" if state_dir else state_folder(app), state_folder("default")
+
+
+def check_set_up(bootstrap_servers: object, deadline_ms: object, grace_ms: object) -> None:
+    """What every client is made with. Raises UnusableInput."""
+    check_text(bootstrap_servers, "bootstrap_servers")
+    check_budget(deadline_ms, "deadline_ms")
+    if grace_ms is None:
+        raise UnusableInput("grace_ms = None: give whole milliseconds; 0 waits for the deadline only")
+    check_budget(grace_ms, "grace_ms", least=0)
+
+
+def check_routes(routes: object) -> None:
+    """Names of routes, each with its hint, or None. Raises UnusableInput."""
+    expected = "names of routes, each with its RouteHint"
+    check_mapping(routes, "routes", expected)
+    for name, hint in routes.items() if isinstance(routes, Mapping) else ():
+        if not isinstance(hint, RouteHint):
+            raise UnusableInput(f"routes[{name!r}] = {shown(hint)}: expected {expected}")
+        check_budget(hint.deadline_ms, f"routes[{name!r}].deadline_ms")
+        check_codec(hint.input, f"routes[{name!r}].input")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -11,34 +12,38 @@ from zlib import crc32
 
 from streamserve.assembly import model_specs
 from streamserve.core.desk import ModelRules
-from streamserve.core.messages import AnyArray
 from streamserve.kafka.codecs.hosts import encode_hosts
+from streamserve.kafka.logs import about
 from streamserve.kafka.ports import At, Record
 from streamserve.kafka.runner import ModelRunner
 from streamserve.kafka.service import Announcement
 from streamserve.runtimes import load
-from streamserve.runtimes.base import Runtime, Sampled
+from streamserve.runtimes.base import Runtime
+from streamserve.runtimes.sampling import sample_of
 from streamserve.settings import Settings
 from streamserve.topics.names import Kind, topic_name
 
+_log = logging.getLogger(__name__)
+
 
 def load_pool(settings: Settings, pool: str) -> dict[str, Runtime]:
-    return {spec.model_id: load(spec, base_dir=settings.base_dir) for spec in model_specs(settings, pool)}
-
-
-def _sample_of(runtime: Runtime) -> AnyArray | None:
-    return runtime.sample() if isinstance(runtime, Sampled) else None
+    """The pool's models, loaded. Raises ModelError."""
+    runtimes = {}
+    for spec in model_specs(settings, pool):
+        _log.info("loading model %s", spec.model_id, extra=about("load", model=spec.model_id))
+        runtimes[spec.model_id] = load(spec, base_dir=settings.base_dir)
+    return runtimes
 
 
 def warmer(runtimes: Mapping[str, Runtime]) -> Callable[[ModelRunner], Any]:
-    return lambda runner: runner.warm({model: _sample_of(runtime) for model, runtime in runtimes.items()})
+    return lambda runner: runner.warm({model: sample_of(model, runtime) for model, runtime in runtimes.items()})
 
 
 def form_of_rows(rules: Mapping[str, ModelRules], runtimes: Mapping[str, Runtime]) -> dict[str, ModelRules]:
     """The rules, with the form of row that each model takes where it says: other rows are refused without a call."""
     known = {}
     for model, rule in rules.items():
-        sample = _sample_of(runtimes[model])
+        sample = sample_of(model, runtimes[model])
         if sample is None:
             known[model] = rule
         else:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from streamserve.core.messages import AnyArray, Outputs
+from streamserve.ragged import why_no_array
 from streamserve.runtimes.base import ModelSpec
 from streamserve.runtimes.conversion import as_outputs
 from streamserve.runtimes.metrics import collect_metrics, with_metrics
@@ -42,8 +44,12 @@ class CallableRuntime:
     def sample(self) -> AnyArray | None:
         """The callable's own `sample()`, or its owner's, where there is one; else None."""
         owner = getattr(self._predict, "__self__", None)
-        sample = getattr(self._predict, "sample", None) or getattr(owner, "sample", None)
+        sample = getattr(self._predict, "sample", None)
+        if sample is None:
+            sample = getattr(owner, "sample", None)
         row = sample() if callable(sample) else None
+        if isinstance(row, list | tuple):
+            return _row(row, self._spec)
         return None if row is None else np.asarray(row)
 
     def close(self) -> None:
@@ -51,6 +57,13 @@ class CallableRuntime:
         close = getattr(self._predict, "close", None)
         if callable(close):
             close()
+
+
+def _row(row: Sequence[Any], spec: ModelSpec) -> AnyArray:
+    try:
+        return np.asarray(row)
+    except ValueError:
+        raise spec.error(f"its sample is no array: {why_no_array(row)}") from None
 
 
 def _check_signature(obj: Callable[[AnyArray], object], spec: ModelSpec) -> None:

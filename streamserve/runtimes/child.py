@@ -21,11 +21,12 @@ import numpy as np
 from streamserve.core.messages import AnyArray
 from streamserve.errors import StreamserveError
 from streamserve.runtimes import system
-from streamserve.runtimes.base import ModelSpec, Runtime, Sampled
+from streamserve.runtimes.base import ModelSpec, Runtime
 from streamserve.runtimes.channel import BrokenChannel, Channel, Frame, Kind, outputs_to_send
 from streamserve.runtimes.isolation import Limits
 from streamserve.runtimes.loading import load
 from streamserve.runtimes.plain import plain_outputs
+from streamserve.runtimes.sampling import sample_of
 
 _WARM_SIZES = (1, 8, 64)
 #: Of the kernel's own limit, which a model must not meet before the watchdog sees it.
@@ -64,7 +65,7 @@ def _begin(channel: Channel, start: Frame, parent: int) -> Runtime | None:
     system.be_modest(limits.niceness)
     try:
         runtime = load(spec, base_dir=Path(start.values["base_dir"]))
-        sample = runtime.sample() if isinstance(runtime, Sampled) else None
+        sample = sample_of(spec.model_id, runtime)
         # Once as who started us, so that what is imported late can be read; again as who serves.
         _warm(runtime, sample, _WARM_SIZES, spec)
         _confine(limits, parent, spec)

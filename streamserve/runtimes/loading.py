@@ -64,7 +64,7 @@ def _choose(obj: object, spec: ModelSpec) -> type[LoadableRuntime]:
     if spec.runtime is not None:
         return _named(spec.runtime, obj, spec)
     for runtime_class in _importable():
-        if runtime_class.accepts(obj):
+        if _accepts(runtime_class, obj, spec):
             return runtime_class
     raise spec.error(f"{_no_runtime(obj, spec)}; installed runtimes: {', '.join(runtime_names()) or 'none'}")
 
@@ -73,10 +73,20 @@ def _named(name: str, obj: object, spec: ModelSpec) -> type[LoadableRuntime]:
     for point in _points():
         if point.name == name:
             runtime_class = _import(point, spec)
-            if not runtime_class.accepts(obj):
+            if not _accepts(runtime_class, obj, spec):
                 raise spec.error(f"runtime {name!r} does not take {spec.source}, {_kind(obj)}")
             return runtime_class
     raise spec.error(f"runtime {name!r} is not installed; installed runtimes: {', '.join(runtime_names()) or 'none'}")
+
+
+def _accepts(runtime_class: type[LoadableRuntime], obj: object, spec: ModelSpec) -> bool:
+    """Whether it can run the object. Looking at an object may run its code: a property may raise."""
+    try:
+        return runtime_class.accepts(obj)
+    except Exception as broken:
+        raise spec.error(
+            f"runtime {runtime_class.__name__} cannot look at {spec.source}: {type(broken).__name__}: {broken}"
+        ) from broken
 
 
 def _import(point: EntryPoint, spec: ModelSpec) -> type[LoadableRuntime]:

@@ -76,6 +76,8 @@ def import_attribute(module_name: str, attribute: str, spec: ModelSpec) -> Any:
             raise spec.error(
                 f"{owner} has no attribute {part!r}" + (f" ({where})" if where else "") + f"; it has: {_some(names)}"
             ) from None
+        except Exception as broken:
+            raise spec.error(f"reading {module_name}:{attribute} failed: {_told(broken)}") from broken
     return found
 
 
@@ -122,7 +124,7 @@ def _call_factory(factory: Any, spec: ModelSpec) -> Loaded:
         return Loaded(obj=factory(**taken), used_options=frozenset(taken))
     except StreamserveError:
         raise
-    except Exception as broken:
+    except (Exception, SystemExit) as broken:
         raise spec.error(f"{spec.source} failed: {_told(broken)}") from broken
 
 

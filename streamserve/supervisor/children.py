@@ -30,6 +30,9 @@ HEALTHY_S = 60.0
 MOST_FIRST_STARTS = 4
 #: Unanswered looks at its page, one a second, until a process counts as hung.
 MOST_SILENT_LOOKS = 30
+#: After so long it is told who does not serve yet; then after twice as long, at most so much later.
+TELL_AFTER_S = 10.0
+TELL_AGAIN_S = 60.0
 _LOOK_S = 0.02
 _QUOTED_LINES = 15
 _ERRORS: Mapping[int, type[StreamserveError]] = {
@@ -94,6 +97,8 @@ class Child:
         self._starts = 0
         self._status: Mapping[str, Any] | None = None
         self._silent_looks = 0
+        self._waited_for_since_s: float | None = None
+        self._tell_after_s = TELL_AFTER_S
         self._stopping = asyncio.Event()
 
     @property
@@ -116,6 +121,7 @@ class Child:
         while not self._stopping.is_set():
             process = self._process = self._take_spare() or self._start()
             self._state, self._port, self._status, self._silent_looks = State.STARTING, None, None, 0
+            self._waited_for_since_s = None
             served_s = await self._live(process)
             if self._stopping.is_set():
                 return
@@ -128,6 +134,19 @@ class Child:
             self._state = State.WAITING
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), wait_s)
+
+    def overdue(self, now_s: float) -> News | None:
+        """Now and then, while it could serve and does not: who is waited for, and what it is doing; else None."""
+        if self._state is not State.STARTING or self._process is None or self._waited_for_since_s is None:
+            return None
+        waited_s = now_s - self._waited_for_since_s
+        if waited_s < self._tell_after_s:
+            return None
+        self._tell_after_s += min(self._tell_after_s, TELL_AGAIN_S)
+        doing, pid = _doing(self._process), self._process.pid
+        words = f"waiting for {self.plan.name} (process {pid}), for {waited_s:.0f} s now: {doing}"
+        facts = {"name": self.plan.name, "pid": pid, "waited_s": round(waited_s, 1), "doing": doing}
+        return News(event="waiting", words=words, facts=facts)
 
     def looked(self, status: Mapping[str, Any] | None) -> None:
         """What its page says now; None: it does not answer. One that never answers is killed, and so started again."""
@@ -174,6 +193,7 @@ class Child:
         """From start to end; for how many seconds it served."""
         loop = asyncio.get_running_loop()
         await self._first_of(process, self._house.may_serve)
+        self._waited_for_since_s, self._tell_after_s = loop.time(), TELL_AFTER_S
         process.go()
         while not process.exited.done():
             self._port = process.served_port()
@@ -240,9 +260,14 @@ class Child:
         may_go_by = kind in (None, BrokerError)
         if may_go_by and self._starts < MOST_FIRST_STARTS:
             return
-        again = f"ended {self._starts} times before it served, last with {_end(code)}"
-        how = again if may_go_by else "could not start"
-        raise (kind or StreamserveError)(f"{self.plan.name} {how}: {_words(process)}\n(its log: {self._log.path})")
+        how = (
+            f"ended {self._starts} times before it served, last with {_end(code)}: "
+            if may_go_by
+            else "could not start: "
+        )
+        if not may_go_by and not _says_why(process):
+            how += f"its process ended with {_end(code)}{f' while {process.doing}' if process.doing else ''}; "
+        raise (kind or StreamserveError)(f"{self.plan.name} {how}{_words(process)}\n(its log: {self._log.path})")
 
     def _tell_end(self, process: ChildProcess, code: int, wait_s: float) -> None:
         when = f"in {wait_s:g} s" if wait_s else "now"
@@ -260,6 +285,14 @@ def _end(code: int) -> str:
     with suppress(ValueError):
         return signal.Signals(-code).name
     return f"signal {-code}"
+
+
+def _doing(process: ChildProcess) -> str:
+    return "it has loaded and connects to Kafka" if process.warm.is_set() else process.doing or "it is starting"
+
+
+def _says_why(process: ChildProcess) -> bool:
+    return any(line.startswith(_PROGRAM_SAYS) for line in process.last_lines)
 
 
 def _words(process: ChildProcess) -> str:

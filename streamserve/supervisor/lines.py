@@ -18,6 +18,7 @@ MOST_QUEUED = 2_000
 _CLOSE_S = 0.5
 _PLAIN_STATUS_EVERY_S = 5.0
 _READY = "ready"
+_WAITING = "waiting"
 
 
 class LineWriter:
@@ -65,8 +66,8 @@ class LineWriter:
 
 
 class JsonLines:
-    """One JSON object a line on standard output, `ready` the first; before it, and the children's output, on standard
-    error."""
+    """One JSON object a line on standard output: `ready`, and what comes after it; before it only `waiting`, where a
+    start takes long. What else is told before `ready`, and the children's output, on standard error."""
 
     def __init__(self, out: int = 1, err: int = 2) -> None:
         self._out = LineWriter(out, lambda lost: json.dumps({"event": "dropped", "lines": lost}))
@@ -75,7 +76,7 @@ class JsonLines:
 
     def news(self, news: News) -> None:
         self._is_ready |= news.event == _READY
-        if self._is_ready:
+        if self._is_ready or news.event == _WAITING:
             self._out.write(json.dumps({"event": news.event, "time_ms": _now_ms(), **news.facts, "words": news.words}))
         else:
             self._err.write(news.words)

@@ -1,11 +1,12 @@
 """The child's side of its supervisor, over one inherited socket; without a supervisor both calls do nothing.
 
 The kernel closes the supervisor's end when the supervisor ends, however it ends: then the child stops, too. Over the
-same socket a child says that it has done all that needs no broker, and waits for its turn.
+same socket a child says what it is doing, and that it has done all that needs no broker; then it waits for its turn.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -19,8 +20,13 @@ from streamserve.errors import ConfigError
 PARENT_FD = "STREAMSERVE_PARENT_FD"
 WARM = b"w"
 GO = b"g"
+#: Before a line of text: what the child is doing.
+DOING = b"d"
+#: The `action` of log lines that say what a role is doing while it does not serve yet (`kafka.hosting`).
+LOADS = "load"
 #: From the supervisor's end to `kill -9`: a little more than an orderly stop takes at most (8 s).
 GRACE_S = 9.0
+_MOST_DOING_BYTES = 500
 
 
 class _Watch:
@@ -56,6 +62,22 @@ def watch_parent() -> None:
     watch = _Watch(line)
     _watches.append(watch)
     threading.Thread(target=watch.run, name="watch parent", daemon=True).start()
+
+
+class TellsSupervisor(logging.Handler):
+    """Passes on to the supervisor what this process is doing, from the log lines that say it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "action", "") == LOADS:
+            tell_doing(record.getMessage())
+
+
+def tell_doing(words: str) -> None:
+    """Say what this process is doing while it does not serve yet."""
+    line = " ".join(words.split()).encode("utf-8", "replace")[:_MOST_DOING_BYTES]
+    for watch in _watches:
+        with suppress(OSError):  # the supervisor has ended: the watch ends this process
+            watch.line.sendall(DOING + line + b"\n")
 
 
 def wait_for_go() -> None:

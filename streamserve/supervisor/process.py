@@ -16,7 +16,7 @@ from pathlib import Path
 
 from streamserve.errors import StreamserveError
 from streamserve.supervisor.logfile import LogFile
-from streamserve.supervisor.parent import GO, PARENT_FD, WARM
+from streamserve.supervisor.parent import DOING, GO, PARENT_FD, WARM
 
 KEPT_LINES = 40
 _KEPT_LINE_BYTES = 2_000
@@ -46,6 +46,9 @@ class ChildProcess:
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.warm = asyncio.Event()
         """The child has loaded what it needs and waits for `go`."""
+        self.doing = ""
+        """What it says it is doing before that; empty: it has not said."""
+        self._heard_on_line = b""
         self.exited: asyncio.Future[int] = self._loop.create_future()
         """The exit code, -N where signal N ended it; set once the last words have been read."""
         status_file.unlink(missing_ok=True)
@@ -105,15 +108,25 @@ class ChildProcess:
 
     def _hear_line(self) -> None:
         try:
-            said = self._line.recv(64)
+            said = self._line.recv(4096)
         except BlockingIOError:
             return
         except OSError:
             said = b""
-        if WARM in said:
-            self.warm.set()
         if not said:
             self._loop.remove_reader(self._line)
+        self._heard_on_line += said
+        while self._heard_on_line:
+            if self._heard_on_line.startswith(DOING):
+                words, end, rest = self._heard_on_line.partition(b"\n")
+                if not end:
+                    return
+                self.doing = words.removeprefix(DOING).decode("utf-8", "replace")
+            else:
+                rest = self._heard_on_line[1:]
+                if self._heard_on_line.startswith(WARM):
+                    self.warm.set()
+            self._heard_on_line = rest
 
     def _read(self) -> None:
         assert self._process.stdout is not None

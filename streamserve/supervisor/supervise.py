@@ -92,6 +92,8 @@ class Supervisor:
             raise _first(several) from None
 
     async def _work(self) -> None:
+        if self._stop.is_set():  # asked before it had begun
+            return
         async with asyncio.TaskGroup() as group:
             kafka = self._choose_kafka()
             house = self._household()
@@ -189,6 +191,9 @@ class Supervisor:
 
         await asyncio.gather(*(one(child) for child in self._children))
         self._tell_status()
+        for child in self._children:
+            if news := child.overdue(asyncio.get_running_loop().time()):
+                self._outlet.news(news)
 
     def _tell_status(self) -> None:
         children = tuple(child.facts for child in self._children)
@@ -214,13 +219,15 @@ class Supervisor:
     @contextmanager
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
+        before = {number: signal.getsignal(number) for number in _STOPS}
         for number in _STOPS:
             loop.add_signal_handler(number, self.ask_to_stop, number.name)
         try:
             yield
         finally:
-            for number in _STOPS:
+            for number, handler in before.items():
                 loop.remove_signal_handler(number)
+                signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _first(several: BaseExceptionGroup[StreamserveError]) -> StreamserveError:

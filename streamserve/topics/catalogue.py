@@ -186,7 +186,11 @@ TOPICS: tuple[TopicSpec, ...] = (
         retention_ms=30 * _DAY_MS,
         notes=(
             "The header `ss-ref`, or an `id` that is a ref, places the feedback. Produce it to the request's partition "
-            "where you can; what lands elsewhere is sent on once."
+            "where you can; what lands elsewhere is sent on once.\n"
+            "\n"
+            "An `id` that is no ref is looked for: the feedback waits up to 10 s for that prediction in the partition "
+            "where it landed, then goes on to the next one, record by record, until all have been asked. With 4 "
+            "partitions it is learnt from after up to 30 s, and an orphan after 40 s. Give the ref where you have it."
         ),
         headers=(
             Header(name="ss-ref", meaning="Copied from the prediction: places the feedback."),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -162,6 +164,37 @@ def test_tail_follows_what_comes_until_ctrl_c(config: Path) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.parametrize(
+    "command", [["send", "CONFIG", "--no-wait", "-"], ["tail", "CONFIG", "requests", "--from-start"]]
+)
+def test_a_reader_that_has_gone_ends_it_without_a_word(config: Path, command: list[str]) -> None:
+    arguments = [str(config) if argument == "CONFIG" else argument for argument in command]
+    run("send", config, *(["[1]"] * 3), "--no-wait")
+    typed = b"[1]\n" * 20_000
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        try:
+            feeding = threading.Thread(target=feed, args=(process.stdin, typed))
+            feeding.start()
+            assert process.stdout.readline()
+            process.stdout.close()
+            if "tail" in command:
+                run("send", config, "[1]", "--no-wait")  # what it shows next nobody reads
+            assert process.wait(TIMEOUT_S) == 1
+            assert process.stderr.read() == b""
+        finally:
+            process.kill()
+            feeding.join(TIMEOUT_S)
+
+
+def feed(pipe: IO[bytes], content: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), pipe:
+        pipe.write(content)
+
+
+@pytest.mark.broker
 def test_a_request_that_nobody_answers_ends_with_words(broker: BrokerForTests) -> None:
     silent = f"cli-{uuid.uuid4().hex[:10]}"
     asyncio.run(admin.create(broker.bootstrap_servers, catalogue(silent, 1, 1), {}))
@@ -179,7 +212,8 @@ def test_a_request_that_nobody_answers_ends_with_words(broker: BrokerForTests) -
         (["send", "CONFIG", "{"], 2, "{: not JSON"),
         (["send", "CONFIG", "7"], 2, "7: expected rows such as"),
         (["send", "CONFIG", "@nowhere.json"], 2, "nowhere.json: cannot be read: No such file"),
-        (["send", "CONFIG", "[[1], [2, 3]]"], 2, "rows of equal length"),
+        (["send", "CONFIG", "[[1], [2, 3]]"], 2, "row 0 has 1 value, row 1 has 2 values; give rows of equal length"),
+        (["feedback", "CONFIG", "0-0", "--label", "NaN"], 2, "JSON has no such number"),
         (["send", "CONFIG", "--app", "x", "[1]"], 2, "name the app once"),
         (["feedback", "CONFIG", "nonsense", "--label", "1"], 2, "'nonsense' is no ref"),
         (["feedback", "CONFIG", "0-0"], 2, "needs a label or a reward"),

@@ -195,8 +195,7 @@ def test_it_serves_a_foreign_client_stops_in_order_and_keeps_its_data(tmp_path: 
     config = project(tmp_path, FUSED)
     for run in range(2):
         with running(config) as up:
-            ready = up.next()
-            assert ready["event"] == "ready"
+            ready = up.next("ready")
             assert {"requests", "answers", "predictions", "feedback", "epochs"} <= ready["topics"].keys()
             assert [role["name"] for role in ready["roles"]] == ["worker-main-0", "learn-0"]
             for role in ready["roles"]:
@@ -220,7 +219,7 @@ def test_it_serves_a_foreign_client_stops_in_order_and_keeps_its_data(tmp_path: 
 @pytest.mark.slow
 def test_every_killed_role_is_replaced_and_serves(tmp_path: Path) -> None:
     with running(project(tmp_path, SPLIT)) as up:
-        ready = up.next()
+        ready = up.next("ready")
         assert [role["name"] for role in ready["roles"]] == [
             "worker-left-0",
             "worker-right-0",
@@ -244,7 +243,7 @@ def test_every_killed_role_is_replaced_and_serves(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_kafka_is_started_again_and_nothing_else_is_needed(tmp_path: Path) -> None:
     with running(project(tmp_path, FUSED)) as up:
-        ready = up.next()
+        ready = up.next("ready")
         with calling(ready) as caller:
             caller.ask()
             (java,) = [process for process in up.tree if process.name() == "java"]
@@ -291,7 +290,8 @@ def test_an_unread_standard_output_stalls_nothing(tmp_path: Path) -> None:
         assert process.stdout is not None
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
-        ready = json.loads(process.stdout.readline())
+        while (ready := json.loads(process.stdout.readline()))["event"] == "waiting":
+            pass
         with calling(ready) as caller:
             pid = ready["roles"][0]["pid"]
             os.set_blocking(process.stdout.fileno(), False)
@@ -326,6 +326,45 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_the_models_words(tmp_path: P
         assert "worker-main-0 could not start: " in said
         assert "nonsense_that_is_nowhere" in said
         assert "Traceback" not in said.rpartition("streamserve: ")[2]
+
+
+def test_a_model_that_ends_its_process_is_told_with_its_exit_code(tmp_path: Path) -> None:
+    with running(project(tmp_path, FUSED, model="import os\nos._exit(3)\n")) as up:
+        assert up.end() == 3
+        said = "".join(up.stderr)
+        assert "could not start: its process ended with exit code 3 while loading model sum@1" in said
+
+
+def test_a_sample_that_cannot_be_had_ends_it_with_the_models_words(tmp_path: Path) -> None:
+    model = (
+        MODEL
+        + """
+class Asked:
+    def __call__(self, batch):
+        return predict(batch)
+
+    @property
+    def sample(self):
+        raise ValueError("no sample of mine")
+
+asked = Asked()
+"""
+    )
+    with running(project(tmp_path, FUSED.replace("tiny_model:predict", "tiny_model:asked"), model=model)) as up:
+        assert up.end() == 3
+        said = "".join(up.stderr)
+        assert "could not start: model sum@1: its sample row cannot be had: ValueError: no sample of mine" in said
+        assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_model_that_hangs_is_named(tmp_path: Path) -> None:
+    with running(project(tmp_path, FUSED, model="import signal\nsignal.pause()\n")) as up:
+        waiting = up.next()
+        assert (waiting["event"], waiting["name"]) == ("waiting", "worker-main-0")
+        assert waiting["doing"] == "loading model sum@1"
+        up.process.send_signal(signal.SIGTERM)
+        assert up.end() == 0, "".join(up.stderr)
 
 
 def test_the_same_app_twice_is_refused(tmp_path: Path) -> None:

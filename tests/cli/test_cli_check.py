@@ -26,6 +26,26 @@ def short(batch): return batch[:-1, 0]
 def nan(batch): return batch[:, 0] * float("nan")
 def dies(batch): os.kill(os.getpid(), signal.SIGKILL)
 def hangs(batch): signal.pause()
+class Asked:
+    def __call__(self, batch): return batch[:, 0]
+    @property
+    def sample(self): raise ValueError("no sample of mine")
+    @property
+    def predict(self): raise KeyError("predict")
+    @property
+    def close(self): raise OSError("shut")
+class Odd:
+    def __call__(self, batch): return batch[:, 0]
+    def sample(self): return [[1, 2], [3]]
+class Leaves:
+    def __call__(self, batch): return batch[:, 0]
+    def sample(self): raise SystemExit(7)
+class Closes:
+    def __call__(self, batch): return batch[:, 0]
+    def close(self): raise OSError("shut")
+class Lazy:
+    def __getattr__(self, name): raise RuntimeError(f"no {name} yet")
+asked, odd, leaves, closes, lazy = Asked(), Odd(), Leaves(), Closes(), Lazy()
 """
 
 
@@ -39,9 +59,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def config(project: Path, *functions: str, extra: str = "") -> str:
-    names = json.dumps(list(functions))
+    names = json.dumps([name.replace(".", "-") for name in functions])
     text = f'app.name = "a"\npools.p.models = {names}\nroutes.r.models = {names}\n'
-    text += "".join(f'models.{name}.source = "mymodels:{name}"\n' for name in functions)
+    text += "".join(f'models.{name.replace(".", "-")}.source = "mymodels:{name}"\n' for name in functions)
     (project / "app.toml").write_text(text + extra)
     return "app.toml"
 
@@ -101,6 +121,23 @@ def test_bad_models_are_told_and_hide_no_other(project: Path, capfd: pytest.Capt
     assert "was killed by SIGKILL" in problems["dies@1"]
     assert "has no attribute 'nowhere'" in problems["nowhere@1"]
     assert problems["good@1"] == ""
+
+
+def test_whatever_a_model_does_when_it_is_asked_is_told_in_words(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, found = report(capfd, config(project, "asked", "odd", "leaves", "closes", "lazy.part", "good"))
+    problems = {name: model.get("problem", "") for name, model in found["models"].items()}
+    assert code == 3
+    assert problems == {
+        "asked@1": "model asked@1: its sample row cannot be had: ValueError: no sample of mine",
+        "odd@1": "model odd@1: its sample is no array: row 0 has 2 values, row 1 has 1 value",
+        "leaves@1": "model leaves@1: its sample row cannot be had: SystemExit: 7",
+        "closes@1": "model closes@1: closing it failed: OSError: shut",
+        "lazy-part@1": problems["lazy-part@1"],
+        "good@1": "",
+    }
+    assert "reading mymodels:lazy.part failed: RuntimeError: no part yet" in problems["lazy-part@1"]
 
 
 def test_a_model_that_never_returns_is_given_up(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -198,4 +235,10 @@ def test_a_sample_may_be_a_numpy_file(tmp_path: Path) -> None:
 def test_a_sample_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "rows.json").write_text(text)
     with pytest.raises(ModelError, match=r"rows\.json"):
+        read_sample(tmp_path / "rows.json")
+
+
+def test_rows_of_unequal_length_are_told_in_our_words(tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text("[[1, 2], [3]]")
+    with pytest.raises(ModelError, match=r"row 0 has 2 values, row 1 has 1 value; give rows of equal length$"):
         read_sample(tmp_path / "rows.json")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from streamserve.client import Client, PredictionFailed, RouteHint, UnusableInput
+from streamserve.client import client as client_module
 from streamserve.errors import (
     BrokerError,
     ConfigError,
@@ -18,8 +20,8 @@ from streamserve.errors import (
     StreamserveError,
     TopicsDiffer,
 )
-from streamserve.kafka.ports import At, Columns, Committed, Record
-from streamserve.testing.log import MemoryLog
+from streamserve.kafka.ports import At, Chunk, Columns, Committed, Record
+from streamserve.testing.log import MemoryLog, MemoryReader
 from tests.client.conftest import APP, FEEDBACK, PARTITIONS, PREDICTIONS, REQUESTS, MemoryApp, terminal
 
 ROW = np.arange(4.0)
@@ -295,6 +297,44 @@ async def test_an_outcome_without_an_answer_can_be_raised(app: MemoryApp) -> Non
     assert caught.value.prediction is prediction
     with pytest.raises(PredictionFailed):
         _ = prediction.label
+
+
+class Faulty(MemoryReader):
+    """Its first fetch raises what no reader should."""
+
+    faults = 1
+
+    async def fetch(self, *, max_records: int, timeout_ms: int) -> Sequence[Chunk]:  # type: ignore[override]
+        if self.faults:
+            self.faults -= 1
+            raise KeyError("a fault")
+        return await super().fetch(max_records=max_records, timeout_ms=timeout_ms)
+
+
+async def test_a_fault_in_reading_leaves_nobody_waiting(
+    app: MemoryApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(client_module, "_RETRY_S", 0.0)
+    monkeypatch.setattr(app, "reader", lambda: Faulty(app.log))
+    async with client(app) as asking:
+        lost = asyncio.Event()
+        take = asking._take_chunk
+
+        def faulty(chunk: Chunk) -> None:
+            if lost.is_set():
+                take(chunk)
+            else:
+                lost.set()
+                raise IndexError
+
+        monkeypatch.setattr(asking, "_take_chunk", faulty)
+        stream = asking.predictions()
+        app.answer(0, 0)
+        await lost.wait()
+        app.answer(0, 1)
+        assert (await anext(stream)).ref == "0-1"
+    assert "cannot be read, trying again: KeyError('a fault')" in caplog.text
+    assert "partition 0, were not taken" in caplog.text
 
 
 async def test_missing_topics_are_named(app: MemoryApp) -> None:

@@ -25,13 +25,23 @@ from tests.processes import alive
 TIMEOUT_S = 30.0
 #: What a role does, as its supervisor sees it. The config is a JSON file of orders.
 PROGRAM = """
-import json, os, signal, subprocess, sys
+import json, logging, os, signal, subprocess, sys
 from pathlib import Path
-from streamserve.supervisor.parent import wait_for_go, watch_parent
+from streamserve.supervisor.parent import TellsSupervisor, wait_for_go, watch_parent
 
 watch_parent()
 orders = json.loads(Path(sys.argv[2]).read_text())
 print(orders.get("says", "hello"), flush=True)
+if "loads" in orders:
+    logging.getLogger().addHandler(TellsSupervisor())
+    logging.warning(orders["loads"], extra={"action": "load"})
+    logging.warning("something else")
+if "hangs" in orders:
+    signal.pause()
+if "dies" in orders:
+    os.kill(os.getpid(), orders["dies"])
+if "leaves_at_once" in orders:
+    os._exit(orders["leaves_at_once"])
 if "exits" in orders:
     sys.exit(orders["exits"])
 wait_for_go()
@@ -239,6 +249,64 @@ def test_a_start_that_fails_again_and_again_is_given_up(
         assert "hello" in str(raised.value)
         assert len(one.ears.events("exited")) == children.MOST_FIRST_STARTS - 1
         await one.child.stop(TIMEOUT_S, one.hurry)
+
+    run(case)
+
+
+def test_one_that_ends_itself_while_it_loads_is_told_with_its_exit_code(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path, says="", loads="loading model sum@1", leaves_at_once=ModelError.exit_code)
+        with pytest.raises(ModelError) as raised:
+            await one.keeping
+        assert str(raised.value).startswith(
+            "worker-main-0 could not start: its process ended with exit code 3 while loading model sum@1; its last"
+        )
+        await one.child.stop(TIMEOUT_S, one.hurry)
+
+    run(case)
+
+
+def test_one_that_dies_while_it_loads_is_told_with_its_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backoff, "FIRST_S", 0.01)
+
+    async def case() -> None:
+        one = Case(tmp_path, dies=signal.SIGKILL)
+        with pytest.raises(StreamserveError, match="ended 4 times before it served, last with SIGKILL: "):
+            await one.keeping
+        await one.child.stop(TIMEOUT_S, one.hurry)
+
+    run(case)
+
+
+def test_one_that_hangs_while_it_loads_is_told_of_now_and_then(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path, hangs=True, loads="loading model sum@1")
+        far_s = asyncio.get_running_loop().time() + 3600
+        await until(lambda: one.child._process is not None and one.child._process.doing != "")
+        assert one.child.overdue(far_s) is None  # it may not serve yet
+        one.house.may_serve.set()
+        await until(lambda: one.child._waited_for_since_s is not None)
+        since_s = one.child._waited_for_since_s or 0.0
+        told = [second for second in range(300) if one.child.overdue(since_s + second)]
+        assert told == [10, 20, 40, 80, 140, 200, 260]
+        news = one.child.overdue(since_s + 321)
+        assert news is not None
+        assert news.event == "waiting"
+        assert news.words == f"waiting for worker-main-0 (process {one.pid}), for 321 s now: loading model sum@1"
+        assert news.facts == {
+            "name": "worker-main-0", "pid": one.pid, "waited_s": 321.0, "doing": "loading model sum@1",
+        }  # fmt: skip
+        await one.stop()
+
+    run(case)
+
+
+def test_one_that_serves_is_not_waited_for(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path)
+        await one.serving()
+        assert one.child.overdue(asyncio.get_running_loop().time() + 3600) is None
+        await one.stop()
 
     run(case)
 

@@ -106,6 +106,16 @@ def test_a_pipe_made_non_blocking_gets_whole_lines(pipe: Pipe) -> None:
     assert len(read) == 300_001
 
 
+def test_who_is_waited_for_is_told_before_ready_too(pipe: Pipe, other: Pipe) -> None:
+    outlet = JsonLines(pipe[1], other[1])
+    outlet.news(News(event="waiting", words="waiting for a", facts={"name": "a", "doing": "loading model m@1"}))
+    outlet.news(READY)
+    outlet.close()
+    waiting, ready = (json.loads(line) for line in read_to_end(pipe))
+    assert (waiting["event"], waiting["name"], waiting["doing"]) == ("waiting", "a", "loading model m@1")
+    assert ready["event"] == "ready"
+
+
 def test_json_lines_begin_with_ready(pipe: Pipe, other: Pipe) -> None:
     outlet = JsonLines(pipe[1], other[1])
     outlet.news(News(event="progress", words="starting Kafka"))

@@ -14,7 +14,7 @@ import pytest
 
 from streamserve.errors import ConfigError
 from streamserve.supervisor import parent
-from streamserve.supervisor.parent import GO, PARENT_FD, WARM, wait_for_go, watch_parent
+from streamserve.supervisor.parent import DOING, GO, PARENT_FD, WARM, wait_for_go, watch_parent
 
 TIMEOUT_S = 30.0
 WATCHED = "from streamserve.supervisor import parent\nparent.watch_parent()\n"
@@ -78,6 +78,15 @@ def test_a_turn_given_early_is_not_lost() -> None:
     with child("import time\n" + WATCHED + "parent.wait_for_go()\nprint('gone on', flush=True)\n") as (process, line):
         line.send(GO)
         assert first_line(process) == "gone on"
+
+
+def test_a_child_says_what_it_is_doing() -> None:
+    program = "parent.tell_doing('loading\\nmodel ' + 'ü' * 400)\nparent.wait_for_go()\n"
+    with child(WATCHED + program) as (_, line), line.makefile("rb") as said:
+        told = said.readline()
+        assert told.startswith(DOING + b"loading model " + "ü".encode())
+        assert len(told) < 600
+        assert said.read(1) == WARM
 
 
 def test_a_waiting_child_ends_with_its_supervisor() -> None:
