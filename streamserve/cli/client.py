@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
 import typer
 
 from streamserve.cli.numbers import finite
+from streamserve.cli.targeting import CONFIG_HELP, App, AsJson, Servers, only_one, run, target_and_rest
 from streamserve.client import Client, Submitted, UnusableInput
 from streamserve.client.arguments import MOST_MS
 from streamserve.client.client import GRACE_MS
@@ -29,18 +29,14 @@ from streamserve.client.inputs import Codec, Input
 from streamserve.client.lines import dumps, line, plain, prediction_words
 from streamserve.client.scanning import scanning
 from streamserve.client.story import tell
-from streamserve.client.targets import Target, target_of_app, target_of_config
-from streamserve.errors import ConfigError, PredictionTimeout, TopicsDiffer
+from streamserve.client.targets import Target
+from streamserve.errors import PredictionTimeout, TopicsDiffer
 from streamserve.kafka.ports import At
 from streamserve.kafka.tasks import ended
 from streamserve.topics import Kind, topic_name
 
-DEFAULT_CONFIG = "streamserve.toml"
-_CONFIG_SUFFIX = ".toml"
 _MAX_OUTSTANDING = 256
 _READ_BYTES = 65_536
-
-_Result = TypeVar("_Result")
 
 
 class CodecName(StrEnum):
@@ -52,21 +48,14 @@ class CodecName(StrEnum):
     RAW = "raw"
 
 
-App = Annotated[str | None, typer.Option("--app", help="The app's name, instead of a config.")]
-Servers = Annotated[
-    str | None,
-    typer.Option("--bootstrap-servers", help="`host:port`, several with commas; left out: the config's, else ours."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
 _LABEL_HELP = "The true answer: JSON, else a text. NaN and infinity are refused; quoted (`'\"nan\"'`) they are texts."
-_CONFIG_HELP = f"The config may come first; else --app, else {DEFAULT_CONFIG} in this folder."
 
 
 def send(
     data: Annotated[
         list[str],
         typer.Argument(
-            help=f"{_CONFIG_HELP} Then requests: JSON rows, a text, a whole JSON request, @FILE (one request; "
+            help=f"{CONFIG_HELP} Then requests: JSON rows, a text, a whole JSON request, @FILE (one request; "
             ".npy too), or - for one request a line of standard input."
         ),
     ],
@@ -91,7 +80,7 @@ def send(
     as_json: AsJson = False,
 ) -> None:
     """Send requests and show their predictions. Exit code 0: each has its terminal record, 1: one has not."""
-    target, requests = _target(data, app, bootstrap_servers)
+    target, requests = target_and_rest(data, app, bootstrap_servers)
     if not requests:
         raise UnusableInput("nothing to send: give JSON rows, @FILE, or - for standard input")
     if codec is not None:
@@ -107,14 +96,14 @@ def send(
         grace_ms=grace_ms,
         key=key,
     )
-    late = _run(_send_all(sending, requests, wait=wait, as_json=as_json))
+    late = run(_send_all(sending, requests, wait=wait, as_json=as_json))
     if late:
         raise typer.Exit(PredictionTimeout.exit_code)
 
 
 def feedback(
     ref: Annotated[
-        list[str], typer.Argument(help=f"{_CONFIG_HELP} Then the request's ref, `<partition>-<offset>`.", metavar="REF")
+        list[str], typer.Argument(help=f"{CONFIG_HELP} Then the request's ref, `<partition>-<offset>`.", metavar="REF")
     ],
     *,
     app: App = None,
@@ -128,8 +117,8 @@ def feedback(
     as_json: AsJson = False,
 ) -> None:
     """Tell what really happened to a request: its label, a reward, or both."""
-    target, rest = _target(ref, app, bootstrap_servers)
-    asked = _only_one(rest, "the request's ref, such as 2-17")
+    target, rest = target_and_rest(ref, app, bootstrap_servers)
+    asked = only_one(rest, "the request's ref, such as 2-17")
 
     said = UNSET if label is None else _label(label)
 
@@ -137,7 +126,7 @@ def feedback(
         async with _client(target) as client:
             return await client.feedback(asked, label=said, reward=reward, model=model, key=key)
 
-    place = _run(tell_app())
+    place = run(tell_app())
     topic = topic_name(target.app, Kind.FEEDBACK)
     words = f"feedback for {asked} stands at {place} of {topic}"
     typer.echo(dumps({"ref": asked, "topic": topic, "feedback": place}) if as_json else words)
@@ -147,7 +136,7 @@ def tail(
     topic: Annotated[
         list[str] | None,
         typer.Argument(
-            help=f"{_CONFIG_HELP} Then which topic: {', '.join(Kind)}. Left out: predictions.", metavar="TOPIC"
+            help=f"{CONFIG_HELP} Then which topic: {', '.join(Kind)}. Left out: predictions.", metavar="TOPIC"
         ),
     ] = None,
     *,
@@ -159,14 +148,14 @@ def tail(
     as_json: AsJson = False,
 ) -> None:
     """Show records of a topic as they come, one line each, until Ctrl-C."""
-    target, rest = _target(topic or [], app, bootstrap_servers)
+    target, rest = target_and_rest(topic or [], app, bootstrap_servers)
     kind = _kind(rest)
-    _run(_tail(target, kind, from_start=from_start, until_end=until_end, most=most, as_json=as_json))
+    run(_tail(target, kind, from_start=from_start, until_end=until_end, most=most, as_json=as_json))
 
 
 def show(
     ref: Annotated[
-        list[str], typer.Argument(help=f"{_CONFIG_HELP} Then the request's ref, `<partition>-<offset>`.", metavar="REF")
+        list[str], typer.Argument(help=f"{CONFIG_HELP} Then the request's ref, `<partition>-<offset>`.", metavar="REF")
     ],
     *,
     app: App = None,
@@ -174,15 +163,15 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """One request's story across the topics: request, answers, prediction, feedback, outcome, and the learnt state."""
-    target, rest = _target(ref, app, bootstrap_servers)
-    asked = _only_one(rest, "the request's ref, such as 2-17")
+    target, rest = target_and_rest(ref, app, bootstrap_servers)
+    asked = only_one(rest, "the request's ref, such as 2-17")
 
     async def story() -> str:
         async with scanning(KafkaLog(target.bootstrap_servers, target.security)) as scanner:
             found = await tell(target.app, asked, scanner, join_window_ms=target.join_window_ms)
         return dumps(found.plain()) if as_json else "\n".join(found.lines())
 
-    typer.echo(_run(story()))
+    typer.echo(run(story()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,22 +188,6 @@ class _Sending:
 
     def submit(self, client: Client, x: Input) -> Submitted:
         return client.submit(x, route=self.route, deadline_ms=self.deadline_ms, priority=self.priority, key=self.key)
-
-
-def _target(arguments: list[str], app: str | None, bootstrap_servers: str | None) -> tuple[Target, list[str]]:
-    """Which app, and the arguments that are left."""
-    if arguments and arguments[0].endswith(_CONFIG_SUFFIX):
-        if app is not None:
-            raise ConfigError(f"{arguments[0]} and --app {app}: name the app once")
-        return target_of_config(arguments[0], bootstrap_servers), arguments[1:]
-    if app is not None:
-        return target_of_app(app, bootstrap_servers), arguments
-    if Path(DEFAULT_CONFIG).exists():
-        return target_of_config(DEFAULT_CONFIG, bootstrap_servers), arguments
-    raise ConfigError(
-        f"no app is named: give its config first (a path ending in {_CONFIG_SUFFIX}), or --app NAME, or run this where "
-        f"{DEFAULT_CONFIG} is"
-    )
 
 
 def _codec_of(target: Target, route: str | None) -> Codec | None:
@@ -386,12 +359,6 @@ def _label(text: str) -> Any:
     return text
 
 
-def _only_one(arguments: list[str], what: str) -> str:
-    if len(arguments) != 1:
-        raise UnusableInput(f"expected {what}; got {' '.join(arguments) or 'nothing'}")
-    return arguments[0]
-
-
 def _kind(arguments: list[str]) -> Kind:
     if not arguments:
         return Kind.PREDICTIONS
@@ -417,9 +384,3 @@ async def _tail(
             shown += 1
             if shown == most:
                 return
-
-
-def _run(work: Coroutine[Any, Any, _Result]) -> _Result:
-    # What goes wrong is said once, in our words.
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    return asyncio.run(work)

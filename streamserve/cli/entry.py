@@ -40,6 +40,7 @@ COMMANDS = {
     "feedback": Lazy("client", "feedback", "Say what a prediction should have been."),
     "tail": Lazy("client", "tail", "Follow a topic."),
     "show": Lazy("client", "show", "One request's story across the topics."),
+    "dlq": Lazy("dlq", "app", "Dead letters: list, show, redrive, purge."),
 }
 
 

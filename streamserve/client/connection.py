@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -17,7 +18,7 @@ from streamserve.kafka.writer import KafkaWriter
 
 
 class ClientLookups(LogLookups, Protocol):
-    """`LogLookups`, and what only clients ask."""
+    """`LogLookups`, and what only clients ask of a broker."""
 
     async def partition_count(self, topic: str) -> int:
         """0 where there is no such topic; never makes one."""
@@ -25,6 +26,10 @@ class ClientLookups(LogLookups, Protocol):
 
     async def first_since(self, times_ms: Mapping[At, int]) -> dict[At, int]:
         """Offset of the first record appended at that time or later; left out where there is none."""
+        ...
+
+    async def remove_before(self, at: At, offset: int) -> int:
+        """Remove a partition's records below this offset, for good; the offset at which it begins then."""
         ...
 
 
@@ -64,6 +69,18 @@ class KafkaClientLookups(KafkaLookups):
         except (KafkaError, TimeoutError) as error:
             raise BrokerError(f"asking for offsets by time failed: {error!r}") from error
         return {At(tp.topic, tp.partition): place.offset for tp, place in found.items() if place is not None}
+
+    async def remove_before(self, at: At, offset: int) -> int:
+        if self._admin is None:
+            raise BrokerError("look-ups were not started")
+        tp = TopicPartition(at.topic, at.partition)
+        try:
+            begins = await self._admin.delete_records({tp: RecordsToDelete(offset)})
+        except (KafkaError, TimeoutError) as error:
+            raise BrokerError(
+                f"removing records of {at.topic}, partition {at.partition}, below {offset} failed: {error!r}"
+            ) from error
+        return int(begins[tp])
 
 
 async def common_partitions(lookups: ClientLookups, app: str, topics: Sequence[str], address: str) -> int:

@@ -18,6 +18,7 @@ from streamserve.core.reasons import Missing
 from streamserve.core.records import StateRecord
 from streamserve.errors import ContractError
 from streamserve.kafka.codecs import decode_answers, decode_epoch, decode_outcome, decode_snapshot, parse_ref
+from streamserve.kafka.codecs.redrives import decode_mark
 from streamserve.kafka.codecs.refs import ORIGIN_HEADER, REF_HEADER
 from streamserve.topics import Kind
 
@@ -46,8 +47,8 @@ def plain(kind: Kind, record: LogRecord) -> dict[str, Any]:
         "partition": record.at.partition,
         "offset": record.offset,
         "append_ms": record.append_ms,
-        "key": _bytes(record.key),
-        "headers": {name: _bytes(text) for name, text in record.headers},
+        "key": as_text(record.key),
+        "headers": {name: as_text(text) for name, text in record.headers},
         "value": _value(kind, record),
     }
 
@@ -115,7 +116,7 @@ def _request(record: LogRecord) -> str:
         return "a tombstone"
     named = [f"{name}={excerpt((text or b'').decode('utf-8', 'replace'), 40)}" for name, text in record.headers]
     if record.key is not None:
-        named.insert(0, f"key={excerpt(_bytes(record.key), 40)}")
+        named.insert(0, f"key={excerpt(as_text(record.key), 40)}")
     body = excerpt(record.value[: 4 * _MAX_CHARACTERS].decode("utf-8", "replace"), 60)
     return " ".join([*named, f"{len(record.value)} bytes", body])
 
@@ -168,7 +169,11 @@ def _policy(record: LogRecord) -> str:
 
 
 def dead_letter_words(record: LogRecord) -> str:
-    """Why a record could not be used."""
+    """Why a record could not be used; of a mark between them, what a redrive did."""
+    mark = decode_mark(record.value, record.headers)
+    if mark is not None:
+        refs = excerpt(", ".join(f"{source.topic} {source.ref}" for source in mark.sources))
+        return f"a redrive {'put back' if mark.is_done else 'begins to put back'} {len(mark.sources)}: {refs}"
     told = {name: (text or b"").decode("utf-8", "replace") for name, text in record.headers}
     place = f"{told.get(f'{_DLQ}topic', '?')} {told.get(f'{_DLQ}partition', '?')}-{told.get(f'{_DLQ}offset', '?')}"
     reason = told.get("ss-reason", "unknown").replace("_", " ")
@@ -177,7 +182,7 @@ def dead_letter_words(record: LogRecord) -> str:
 
 
 def _text(record: LogRecord) -> str:
-    key = f"{excerpt(_bytes(record.key), 60)} " if record.key is not None else ""
+    key = f"{excerpt(as_text(record.key), 60)} " if record.key is not None else ""
     return key + ("removed" if record.value is None else excerpt(record.value.decode("utf-8", "replace")))
 
 
@@ -205,7 +210,7 @@ def _value(kind: Kind, record: LogRecord) -> Any:
     try:
         return orjson.loads(record.value)
     except orjson.JSONDecodeError:
-        return _bytes(record.value)
+        return as_text(record.value)
 
 
 def answers_plain(answers: Answers) -> dict[str, Any]:
@@ -233,7 +238,7 @@ def answer_plain(answers: Answers, index: int) -> dict[str, Any]:
     }
 
 
-def _bytes(value: bytes | None) -> str:
+def as_text(value: bytes | None) -> str:
     """As text; what is no text, as base 64."""
     if value is None:
         return ""

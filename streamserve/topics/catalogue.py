@@ -99,6 +99,11 @@ class Topic:
 _REF = Header(name="ss-ref", meaning="`<partition>-<offset>` of the request: its identity, always unique.", always=True)
 _TRACE = Header(name="traceparent", meaning="W3C trace context, copied from the request.")
 
+_REDRIVEN = (
+    Header(name="ss-redriven", meaning="How often it was put back from the dead letters, if it was."),
+    Header(name="ss-redriven-from", meaning="`<partition>-<offset>` in this topic where it stood before."),
+)
+
 _REQUEST_HEADERS = (
     Header(name="ss-route", meaning="The route. May be left out when the app has one."),
     Header(name="ss-deadline-ms", meaning="Budget in milliseconds from append; left out: the route's."),
@@ -108,6 +113,7 @@ _REQUEST_HEADERS = (
     Header(name="traceparent", meaning="W3C trace context, copied to the prediction."),
     Header(name="ss-dtype", meaning="Codec `raw`: numpy's name of the dtype, such as `float64`."),
     Header(name="ss-shape", meaning="Codec `raw`: the shape, rows first, such as `3,20`."),
+    *_REDRIVEN,
 )
 _REQUEST_NOTES = """\
 The value is read by the route's codec (`routes.X.input`):
@@ -137,6 +143,11 @@ _DEAD_LETTER_HEADERS = (
     Header(name="ss-reason", meaning="Why, from the closed list of reasons.", always=True),
     Header(name="ss-sha256", meaning="Hash of the whole value, where only its first 64 KiB are kept."),
 )
+
+_DEAD_LETTER_NOTES = """\
+`streamserve dlq list`, `show`, `redrive` and `purge` work on this topic. A redrive leaves marks here that are no dead
+letters: their only header is `ss-redrive`, `begun` or `done`, and their value says in JSON which records it speaks of.
+Skip them by that."""
 
 _FEEDBACK = Annotated[
     FeedbackValue, Meta(extra_json_schema={"anyOf": [{"required": ["label"]}, {"required": ["reward"]}]})
@@ -195,6 +206,7 @@ TOPICS: tuple[TopicSpec, ...] = (
         headers=(
             Header(name="ss-ref", meaning="Copied from the prediction: places the feedback."),
             Header(name="ss-origin", meaning="`<partition>-<offset>` where it first landed, if it was forwarded."),
+            *_REDRIVEN,
         ),
     ),
     TopicSpec(
@@ -252,6 +264,7 @@ TOPICS: tuple[TopicSpec, ...] = (
         read_by=("anyone",),
         retention_ms=30 * _DAY_MS,
         headers=_DEAD_LETTER_HEADERS,
+        notes=_DEAD_LETTER_NOTES,
     ),
 )
 #: Kept at least as long as feedback may come: the join looks predictions and answers up by ref, and reads the

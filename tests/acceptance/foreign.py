@@ -18,6 +18,12 @@ from tests.acceptance.running import PATIENCE, TIMEOUT_S
 ANSWER_S = 22.0 * PATIENCE
 """More than any budget that tests give a request."""
 
+_NO_LEADER = (
+    confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
+    confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE,
+    confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
+
 Headers = Sequence[tuple[str, bytes]]
 
 
@@ -83,13 +89,23 @@ class Foreign:
         )
         places = [TopicPartition(self.topics["predictions"], number) for number in range(self.partitions)]
         for place in places:
-            place.offset = self.consumer.get_watermark_offsets(place, timeout=20)[1]
+            place.offset = self._end(place)
         self.consumer.assign(places)
         self.acknowledged: dict[Any, tuple[int, int]] = {}
         """What was sent under each tag -> partition and offset."""
         self.predictions: dict[str, list[Seen]] = defaultdict(list)
         """By ref, in the order of the log."""
         self._sent = 0
+
+    def _end(self, place: TopicPartition) -> int:
+        """Where a partition ends; asked again while nobody leads it yet, as that of a topic just made."""
+        until = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return int(self.consumer.get_watermark_offsets(place, timeout=20)[1])
+            except confluent_kafka.KafkaException as error:
+                if error.args[0].code() not in _NO_LEADER or time.monotonic() > until:
+                    raise
 
     def send(
         self,
@@ -151,7 +167,8 @@ class Foreign:
             }
         )
         try:
-            reader.assign([TopicPartition(self.topics[kind], number, 0) for number in range(self.partitions)])
+            beginning = confluent_kafka.OFFSET_BEGINNING  # not 0: dead letters may have been removed
+            reader.assign([TopicPartition(self.topics[kind], number, beginning) for number in range(self.partitions)])
             found: list[Seen] = []
             ended: set[int | None] = set()
             until = time.monotonic() + TIMEOUT_S

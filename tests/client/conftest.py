@@ -43,6 +43,10 @@ class MemoryClientLookups(MemoryLookups):
                 found[at] = later[0]
         return found
 
+    async def remove_before(self, at: At, offset: int) -> int:
+        self._memory.delete_before(at, offset)
+        return offset
+
 
 @dataclass
 class MemoryApp:

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from streamserve.core.messages import PROBABILITY_ONE, AnyArray, Choice, DeadLetters, MemberOutput, Predictions
 from streamserve.core.reasons import Missing, Outcome, Reason
 from streamserve.core.records import Decision, OutcomeRecord, StateRecord
-from streamserve.kafka.codecs import raw, refs
+from streamserve.kafka.codecs import raw, redrives, refs
 from streamserve.kafka.codecs.dead_letters import encode_dead_letters
 from streamserve.kafka.codecs.learning import encode_epoch, encode_outcome, encode_snapshot
 from streamserve.kafka.codecs.predictions import encode_predictions
@@ -162,4 +162,6 @@ def test_request_headers_that_are_read_are_declared() -> None:
     declared = {header.name for header in spec_of(Kind.REQUESTS).headers}
     assert {"ss-route", "ss-deadline-ms", "mlserver-model", "ce_id", refs.TRACE_HEADER} <= declared
     assert {raw.DTYPE_HEADER, raw.SHAPE_HEADER} <= declared
-    assert {refs.REF_HEADER, refs.ORIGIN_HEADER} == {header.name for header in spec_of(Kind.FEEDBACK).headers}
+    put_back = {redrives.REDRIVEN_HEADER, redrives.REDRIVEN_FROM_HEADER}
+    assert put_back <= declared
+    assert {refs.REF_HEADER, refs.ORIGIN_HEADER} | put_back == {h.name for h in spec_of(Kind.FEEDBACK).headers}

@@ -7,7 +7,7 @@ predictions               `encode_predictions`; read back by `decode_prediction_
 feedback                  `decode_feedback`, `encode_forward`
 outcomes, epochs, policy  `encode_outcome`, `decode_outcome`, `encode_epoch`, `decode_epoch`, `encode_snapshot`,
                           `decode_snapshot`, `state_key`
-dead letters              `encode_dead_letters`
+dead letters              `encode_dead_letters`, `decode_dead_letter`; marks of a redrive: `redrives`
 ========================  ===================================================================================
 
 What people send never raises: it becomes a value with a reason (`Refusal`, `Decoded.errors`). What our own roles
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from streamserve.kafka.codecs.answers import decode_answers, encode_answers
 from streamserve.kafka.codecs.columns import Refusal
-from streamserve.kafka.codecs.dead_letters import encode_dead_letters
+from streamserve.kafka.codecs.dead_letters import decode_dead_letter, encode_dead_letters
 from streamserve.kafka.codecs.decisions import decode_decision, decode_prediction_record
 from streamserve.kafka.codecs.encoded import EncodedRecords
 from streamserve.kafka.codecs.feedback import decode_feedback, encode_forward
@@ -40,6 +40,7 @@ __all__ = [
     "EncodedRecords",
     "Refusal",
     "decode_answers",
+    "decode_dead_letter",
     "decode_decision",
     "decode_epoch",
     "decode_feedback",

@@ -5,14 +5,50 @@ The header names are those of Kafka Connect's dead-letter queues (KIP-298), so i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import sha256
+from typing import NamedTuple
 
-from streamserve.core.messages import DeadLetters, Failure
+from streamserve.core.messages import DeadLetters, Failure, Headers
+from streamserve.errors import MalformedRecord
 from streamserve.kafka.codecs.encoded import EncodedRecords
+from streamserve.kafka.codecs.refs import format_ref, parse_ref
 
 #: A value is kept up to here; of a longer one the hash of the whole is kept too.
 MAX_VALUE_BYTES = 64 << 10
 _PREFIX = "__connect.errors."
+
+
+class Source(NamedTuple):
+    """Where a record stood before it became a dead letter: its identity, however often it was given up."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    @property
+    def ref(self) -> str:
+        """`<partition>-<offset>`"""
+        return format_ref(self.partition, self.offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """What the headers of a dead letter say."""
+
+    source: Source
+    stage: str
+    reason: str
+    message: str
+    exception: str = ""
+    stack: str = ""
+    model: str = ""
+    attempts: str = ""
+    """Calls of the model that held it, as a number's text; empty where no model failed on it."""
+    sha256: str = ""
+    """Of the whole value, where only its beginning is kept; empty: the value is whole."""
+    headers: Headers
+    """The original's own."""
 
 
 def encode_dead_letters(letters: DeadLetters, topic: str) -> EncodedRecords:
@@ -39,6 +75,32 @@ def encode_dead_letters(letters: DeadLetters, topic: str) -> EncodedRecords:
         records.values.append(b"" if kept is None and key is None else kept)
         records.headers.append(headers)
     return records
+
+
+def decode_dead_letter(headers: Headers) -> DeadLetter:
+    """Raises MalformedRecord where the headers are not those of a dead letter.
+
+    Ours follow the original's: what stands before the last `topic` is the original's, even where the names are alike.
+    """
+    begins = max((i for i, (name, _) in enumerate(headers) if name == f"{_PREFIX}topic"), default=-1)
+    if begins < 0:
+        raise MalformedRecord(f"no header {_PREFIX}topic: it is no dead letter")
+    told = {name: (text or b"").decode("utf-8", "replace") for name, text in headers[begins:]}
+    place = parse_ref(f"{told.get(f'{_PREFIX}partition', '')}-{told.get(f'{_PREFIX}offset', '')}")
+    if place is None:
+        raise MalformedRecord(f"{_PREFIX}partition and {_PREFIX}offset name no place")
+    return DeadLetter(
+        source=Source(told[f"{_PREFIX}topic"], *place),
+        stage=told.get(f"{_PREFIX}stage", ""),
+        reason=told.get("ss-reason", ""),
+        message=told.get(f"{_PREFIX}exception.message", ""),
+        exception=told.get(f"{_PREFIX}exception.class.name", ""),
+        stack=told.get(f"{_PREFIX}exception.stacktrace", ""),
+        model=told.get("ss-model", ""),
+        attempts=told.get("ss-attempts", ""),
+        sha256=told.get("ss-sha256", ""),
+        headers=tuple(headers[:begins]),
+    )
 
 
 def _failure_headers(failure: Failure | None) -> list[tuple[str, bytes | None]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
+import pytest
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from streamserve.core.messages import DeadLetters
-from streamserve.kafka.codecs.dead_letters import MAX_VALUE_BYTES, encode_dead_letters
+from streamserve.core.messages import DeadLetters, Headers
+from streamserve.errors import MalformedRecord
+from streamserve.kafka.codecs.dead_letters import MAX_VALUE_BYTES, decode_dead_letter, encode_dead_letters
 
 LARGE = bytes(range(256)) * 300
 LETTERS = DeadLetters(
@@ -49,3 +52,37 @@ def test_a_batch_builder_takes_them() -> None:
     builder = BatchBuilder(1 << 20, 0)
     for key, value, headers in zip(records.keys, records.values, records.headers, strict=True):
         assert builder.append(timestamp=None, key=key, value=value, headers=headers) is not None
+
+
+def test_what_was_written_is_read_back() -> None:
+    records = encode_dead_letters(LETTERS, "digits.requests.v1")
+    first, _, cut = (decode_dead_letter(tuple(headers)) for headers in records.headers)
+    assert first.source == ("digits.requests.v1", 3, 7)
+    assert first.source.ref == "3-7"
+    assert (first.stage, first.reason, first.message) == ("worker", "not_json", "not JSON: bad ?")
+    assert (first.exception, first.stack, first.model, first.attempts, first.sha256) == ("", "", "", "", "")
+    assert first.headers == LETTERS.headers[0]
+    assert cut.sha256 == sha256(LARGE).hexdigest()
+
+
+def test_headers_of_the_original_that_are_named_like_ours_stay_its_own() -> None:
+    theirs = tuple(encode_dead_letters(LETTERS, "digits.requests.v1").headers[0])
+    again = encode_dead_letters(replace(LETTERS, headers=[theirs, (), ()]), "digits.feedback.v1")
+    read = decode_dead_letter(tuple(again.headers[0]))
+    assert read.source.topic == "digits.feedback.v1"
+    assert read.headers == theirs
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        (("ss-reason", b"x"),),
+        (("__connect.errors.topic", b"t"),),
+        (("__connect.errors.topic", b"t"), ("__connect.errors.partition", b"-1"), ("__connect.errors.offset", b"0")),
+        (("__connect.errors.topic", b"t"), ("__connect.errors.partition", b"1"), ("__connect.errors.offset", None)),
+    ],
+)
+def test_what_is_no_dead_letter_of_ours(headers: Headers) -> None:
+    with pytest.raises(MalformedRecord):
+        decode_dead_letter(headers)
