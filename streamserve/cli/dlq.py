@@ -27,6 +27,7 @@ from streamserve.cli.dlq_options import (
     filter_of,
     now_ms,
 )
+from streamserve.cli.numbers import MOST
 from streamserve.cli.targeting import App, AsJson, Servers, run, target_and_rest
 from streamserve.client import UnusableInput
 from streamserve.client import purge as purging
@@ -69,7 +70,7 @@ def list_letters(
     ref: Ref = None,
     id: Id = None,
     contains: Contains = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="The newest so many.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, max=MOST, help="The newest so many.")] = None,
     count: Annotated[bool, typer.Option("--count", help="How many by source, reason and model.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -148,7 +149,9 @@ def redrive(
     ref: Ref = None,
     id: Id = None,
     contains: Contains = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Put back so many, the oldest first.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, max=MOST, help="Put back so many, the oldest first.")
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Also what was put back before.")] = False,
     yes: Yes = False,
     dry_run: DryRun = False,

@@ -40,7 +40,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> Iterator[None]:
 def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryApp:
     app = MemoryApp(MemoryLog(dict.fromkeys((REQUESTS, PREDICTIONS, FEEDBACK), PARTITIONS)))
     target = Target(app=APP, bootstrap_servers="memory")
-    monkeypatch.setattr(commands, "_target", lambda data, *_: (target, data))
+    monkeypatch.setattr(commands, "target_and_rest", lambda data, *_: (target, data))
     monkeypatch.setattr(commands, "_client", lambda *_: Client(app=APP, log=app, grace_ms=0))
     return app
 
@@ -123,7 +123,7 @@ from streamserve.testing.log import MemoryLog
 from tests.client.conftest import APP, FEEDBACK, PARTITIONS, PREDICTIONS, REQUESTS, MemoryApp
 
 app = MemoryApp(MemoryLog(dict.fromkeys((REQUESTS, PREDICTIONS, FEEDBACK), PARTITIONS)))
-commands._target = lambda data, *_: (Target(app=APP, bootstrap_servers="memory"), data)
+commands.target_and_rest = lambda data, *_: (Target(app=APP, bootstrap_servers="memory"), data)
 commands._client = lambda *_: Client(app=APP, log=app, grace_ms=0)
 run(["send", "--no-wait", "-"])
 """
