@@ -29,6 +29,7 @@ class Partition:
         self._by_ref: dict[int, list[int]] = {}
         self._by_id: dict[str, list[int]] = {}
         self._position = resume.position
+        self._rebuilds_from = number_in(resume.metadata, "rebuild_from")
         self._next_offset = 0
         # The window moves with the newest feedback, not with the clock: after an outage labels still find predictions.
         self._feedback_ms = _NEVER_MS
@@ -172,6 +173,8 @@ class Partition:
         predictions_from = self._fetches[0][0] if self._fetches else self._predictions_next
         answers_from = self._answers_next if self.answers.read_from is None else self.answers.read_from
         rebuild_from = next((offset for offset, _ in self._seen.values()), self.lowest_open)
+        if self._next_offset < self._position:  # not yet rebuilt: the next owner needs the rest
+            rebuild_from = min(rebuild_from, self._rebuilds_from)
         return (
             f'{{"v":1,"rebuild_from":{min(rebuild_from, self.lowest_open)},'
             f'"predictions_from":{predictions_from},"answers_from":{answers_from}}}'

@@ -34,6 +34,7 @@ from streamserve.core.events import (
 )
 from streamserve.core.records import OutcomeRecord, StateRecord
 from streamserve.core.routes import AppRules, Route
+from streamserve.core.stages.join_partition import number_in
 from streamserve.core.stages.update_state import Learnt, OwnedOutcomes, Publication
 
 _LONGEST_RETRY_MS = 5_000
@@ -86,7 +87,10 @@ class UpdateStage:
             case Assigned():
                 self._revoke(tuple(event.partitions))
                 for number, resume in event.partitions.items():
-                    self._owned[number] = OwnedOutcomes(number, resume.position, now_ms, self._options.dedupe_ms)
+                    rebuilds_from = number_in(resume.metadata, "rebuild_from")
+                    self._owned[number] = OwnedOutcomes(
+                        number, resume.position, rebuilds_from, now_ms, self._options.dedupe_ms
+                    )
             case Revoked():
                 self._revoke(event.partitions)
             case Drain():

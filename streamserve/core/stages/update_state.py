@@ -102,9 +102,10 @@ class Learnt:
 class OwnedOutcomes:
     """One owned partition of outcomes, with the states that it teaches."""
 
-    def __init__(self, number: int, position: int, assigned_ms: int, dedupe_ms: int) -> None:
+    def __init__(self, number: int, position: int, rebuilds_from: int, assigned_ms: int, dedupe_ms: int) -> None:
         self.number = number
         self.position = position
+        self._rebuilds_from = rebuilds_from
         self.assigned_ms = assigned_ms
         self.begun = False
         """All states appended until the assignment are known."""
@@ -146,5 +147,7 @@ class OwnedOutcomes:
 
     @property
     def rebuild_from(self) -> int:
-        oldest = (recent[0][1] for recent in self._recent.values() if recent)
-        return min(oldest, default=max(self.next_offset, self.position))
+        oldest = min((recent[0][1] for recent in self._recent.values() if recent), default=self.next_offset)
+        if self.next_offset < self.position:  # not yet rebuilt: the next owner needs the rest
+            return min(self._rebuilds_from, self.position)
+        return max(oldest, 0)

@@ -318,6 +318,13 @@ def test_metadata_names_the_answers_that_are_remembered_only() -> None:
     assert outcome.losses == {"a@1": 0.0, "b@1": 0.0}
 
 
+def test_a_commit_before_the_rebuild_leaves_it_to_the_next_owner() -> None:
+    stage = join_of()
+    metadata = '{"v":1,"rebuild_from":3,"predictions_from":0,"answers_from":0}'
+    stage.handle(assigned(0, position=20, metadata=metadata), NOW_MS)
+    assert json.loads(stage.commit_metadata(0))["rebuild_from"] == 3
+
+
 def test_what_is_kept_about_fetches_is_bounded_though_no_feedback_comes() -> None:
     stage = owning(window_bytes=10_000)
     for n in range(500):

@@ -271,6 +271,13 @@ def test_a_new_owner_rebuilds_what_it_must_not_learn_twice() -> None:
     assert json.loads(stage.commit_metadata(HOME)) == {"v": 1, "rebuild_from": 2}
 
 
+def test_a_commit_before_the_rebuild_leaves_it_to_the_next_owner() -> None:
+    """Two owners that die one soon after the other: the second has read nothing of what must be remembered."""
+    stage = update_of()
+    stage.handle(assigned(HOME, position=20, metadata='{"v":1,"rebuild_from":3}'), NOW_MS)
+    assert json.loads(stage.commit_metadata(HOME)) == {"v": 1, "rebuild_from": 3}
+
+
 def test_a_snapshot_covers_only_what_is_in_snapshots() -> None:
     """A second state of the partition is on its way to the epochs topic: its record may stand below this one."""
     stage = update_of(publish_every_outcomes=1)
