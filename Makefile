@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: help setup demo test test-fast check format bench clean-data
+.PHONY: help setup demo test test-long test-fast check format bench clean-data
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -31,10 +31,13 @@ demo: setup  ## real images through a real Kafka: models break, the system learn
 
 test: setup $(VENV)/.torch $(VENV)/.bench  ## every test, with a real broker and torch
 	$(BIN)/python -m workers.train
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not long'
+
+test-long: $(VENV)/.base  ## what takes hours at worst: every planted fault hunted from seed 0
+	$(BIN)/python -m pytest -m long
 
 test-fast: $(VENV)/.base  ## the tests that need neither broker nor torch
-	$(BIN)/python -m pytest -m 'not broker and not torch and not slow' --hypothesis-profile=fast
+	$(BIN)/python -m pytest -m 'not broker and not torch and not slow and not long' --hypothesis-profile=fast
 
 check: $(VENV)/.base  ## format, lint, types, import contracts, generated files
 	$(BIN)/ruff format --check .

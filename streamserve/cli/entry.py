@@ -41,6 +41,7 @@ COMMANDS = {
     "tail": Lazy("client", "tail", "Follow a topic."),
     "show": Lazy("client", "show", "One request's story across the topics."),
     "dlq": Lazy("dlq", "app", "Dead letters: list, show, redrive, purge."),
+    "simulate": Lazy("simulate", "simulate", "Play an app through faults drawn from seeds."),
 }
 
 

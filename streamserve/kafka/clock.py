@@ -14,6 +14,8 @@ from collections.abc import Callable
 _BOUNDS_KEPT_MS = 120_000.0
 #: One kept bound per slot of time is enough; 120 of them cover the span.
 _SLOT_MS = 1_000.0
+#: An offset known no better than this may be far off: it is set, not moved, as soon as it is known better.
+SURE_MS = 25.0
 #: The offset moves at most this share of the time passed, so that broker time never stands still or jumps.
 _SLEW = 0.1
 
@@ -96,7 +98,7 @@ class BrokerClock:
 
     def _move(self, target: float, at: float) -> None:
         if not self._known:
-            self._known = True
+            self._known = self.bound_ms <= SURE_MS
             self._offset_ms, self._moved_at = target, at
             return
         room = max(0.5, (at - self._moved_at) * _SLEW)

@@ -15,7 +15,7 @@ from streamserve.core.desk import ModelRules
 from streamserve.kafka.codecs.hosts import encode_hosts
 from streamserve.kafka.logs import about
 from streamserve.kafka.ports import At, Record
-from streamserve.kafka.runner import ModelRunner
+from streamserve.kafka.runner import Runner
 from streamserve.kafka.service import Announcement
 from streamserve.runtimes import load
 from streamserve.runtimes.base import Runtime
@@ -35,7 +35,7 @@ def load_pool(settings: Settings, pool: str) -> dict[str, Runtime]:
     return runtimes
 
 
-def warmer(runtimes: Mapping[str, Runtime]) -> Callable[[ModelRunner], Any]:
+def warmer(runtimes: Mapping[str, Runtime]) -> Callable[[Runner], Any]:
     return lambda runner: runner.warm({model: sample_of(model, runtime) for model, runtime in runtimes.items()})
 
 

@@ -394,8 +394,7 @@ class StageLoop:
     def begin_drain(self) -> None:
         """The process is to stop: take nothing new."""
         self.close_to_new(self.ledgers.keys())
-        self._apply(Drain())
-        self._wake.set()
+        self.post(Drain())  # in its turn: who was stopped for long may not act, not even to end
 
 
 def _cannot_reject(_letters: DeadLetters) -> None:

@@ -168,7 +168,6 @@ class Ownership:
     async def _take_over(self, numbers: list[int]) -> None:
         wait_s = _RETRY_S
         while True:
-            began_ms = self._clock.monotonic_ms()
             try:
                 resumes, followed, skipped = await self._look_up(numbers)
                 if self._ready is not None:
@@ -178,10 +177,8 @@ class Ownership:
                 await asyncio.sleep(wait_s)
                 wait_s = min(_RETRY_MAX_S, wait_s * 2)
             else:
-                # A process that stood still meanwhile may have been thrown out, and what it found be old.
-                if self._clock.monotonic_ms() - began_ms <= self._plan.lease_ms / 2:
-                    break
-        self._heard_at_ms = began_ms
+                break
+        # That look-ups were answered says nothing of the group: who was stopped meanwhile has to hear from it first.
         self._loop.begin(resumes)
         if self._sweeper is not None and skipped:
             self._sweeper.take(skipped)
@@ -190,6 +187,9 @@ class Ownership:
         self._group.begin({At(self._plan.driving, n): self._first_read(resume) for n, resume in resumes.items()})
         self.joined.set()
         _log.info("own partitions %s", numbers)
+        if not self.holds_lease():  # it took long: ask at once instead of at the next turn
+            with contextlib.suppress(BrokerError):
+                await self.commit(numbers, also_unchanged=True)
 
     def _takeover_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -34,7 +34,7 @@ from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.codecs.encoded import EncodedRecords
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import Ack, At, Columns, GroupReader, LogReader, LogWriter, Record, RecordColumns
-from streamserve.kafka.runner import ModelRunner
+from streamserve.kafka.runner import Runner
 
 _RETRY_S = 0.5
 
@@ -128,7 +128,7 @@ class Performer:
         topics: Topics,
         encoders: Encoders,
         writer: LogWriter,
-        runner: ModelRunner | None,
+        runner: Runner | None,
         clock: BrokerClock,
         metrics: RoleMetrics,
         post: Callable[[Event], None],

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from queue import SimpleQueue
+from typing import Protocol
 
 import numpy as np
 
@@ -55,6 +56,33 @@ class _ModelThread:
                 work()
             except BaseException:  # noqa: BLE001  (without its thread the model would never answer again)
                 _log.exception("%s: a call ended in an error of ours", self._thread.name)
+
+
+class Runner(Protocol):
+    """Runs the models of one process; how is its own business."""
+
+    async def warm(self, samples: Mapping[str, AnyArray | None]) -> None: ...
+
+    def submit(self, batch: int, model: str, inputs: AnyArray) -> None:
+        """Run one batch; it is answered by one `BatchFinished`, if it ever ends."""
+        ...
+
+    def called_meanwhile(self, gap_ms: float) -> list[str]:
+        """Models of this process that had a call under way for most of the last so many milliseconds."""
+        ...
+
+    def away(self) -> list[str]:
+        """Why models in processes of their own cannot be called now; empty where all can."""
+        ...
+
+    def processes(self) -> list[ProcessState]:
+        """Of the models in processes of their own."""
+        ...
+
+    def close(self) -> None: ...
+
+
+MakeRunner = Callable[[Mapping[str, Runtime], Callable[[BatchFinished], None]], Runner]
 
 
 class ModelRunner:

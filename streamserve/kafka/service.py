@@ -22,7 +22,7 @@ from streamserve.kafka.metrics import RoleMetrics, page_of
 from streamserve.kafka.ownership import Ownership, Plan
 from streamserve.kafka.perform import Encoders, Performer, Topics
 from streamserve.kafka.ports import At, Columns, GroupReader, LogLookups, LogReader, LogWriter, Record
-from streamserve.kafka.runner import ModelRunner
+from streamserve.kafka.runner import MakeRunner, ModelRunner, Runner
 from streamserve.kafka.states import StatesFollower
 from streamserve.kafka.sweeper import Sweeper
 from streamserve.kafka.tasks import ended
@@ -34,6 +34,9 @@ _log = logging.getLogger(__name__)
 DRAIN_FINISH_MS = 5_000
 _RETRACT_S = 1.0
 _END_S = 1.0
+_TIME_ASKS = 4
+#: An answer that leaves the time open within more than this is asked for again.
+_FAR_MS = 150.0
 LIVENESS_MS = 10_000
 _PULSE_S = 1.0
 #: The collector would walk every record of a fetch again and again.
@@ -77,10 +80,21 @@ class Role:
     announcement: Announcement | None = None
     sweeps: Stage | None = None
     """A terminal stage of its own, for what was passed over after an outage; None: nobody waits for it."""
+    asks_time: At | None = None
+    """Where a record that says nothing is written first of all: its acknowledgement tells the broker's time before
+    anything is decided by it. A machine's own clock may be seconds off."""
     limits: Limits = Limits()  # noqa: RUF009  (frozen)
 
 
 StatesFor = Callable[[StageLoop, BrokerClock], StatesFollower]
+
+
+def tune_interpreter() -> None:
+    """Once per process, after everything long-lived has been made."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLD)
 
 
 class RoleService:
@@ -97,16 +111,20 @@ class RoleService:
         waits_for_states: bool = False,
         metrics_port: int | None = 0,
         beside: Sequence[RoleService] = (),
+        runner: MakeRunner = ModelRunner,
+        tune: Callable[[], None] = tune_interpreter,
     ) -> None:
         """`waits_for_states`: a partition is taken over only when every state in it has been read.
 
-        `metrics_port` None: no pages of its own, another service of this process has it `beside` itself.
+        `metrics_port` None: no pages of its own, another service of this process has it `beside` itself. `tune`: done
+        once everything long-lived has been made.
         """
+        self._tune = tune
         self._beside = beside
         self.role, self._clients = role, clients
         self.clock, self.metrics = clock, metrics
         self.loop = StageLoop(stage=role.stage, wiring=role.wiring, clock=clock, metrics=metrics, limits=role.limits)
-        self.runner = None if role.runtimes is None else ModelRunner(role.runtimes, self._batch_finished)
+        self.runner = None if role.runtimes is None else runner(role.runtimes, self._batch_finished)
         self.states = states(self.loop, clock) if states else None
         self.sweeper = None if role.sweeps is None else self._sweeper(role.sweeps)
         self.ownership = Ownership(
@@ -184,7 +202,7 @@ class RoleService:
         """Ask for an orderly stop; safe to call again."""
         self._stop.set()
 
-    async def run(self, serving: Callable[[int], None], warm: Callable[[ModelRunner], Awaitable[None]] | None) -> None:
+    async def run(self, serving: Callable[[int], None], warm: Callable[[Runner], Awaitable[None]] | None) -> None:
         """Serve until `request_stop`. `serving` is told the metrics port once the group was joined.
 
         Raises StreamserveError when a part of the process died, and whatever start-up raises.
@@ -203,7 +221,7 @@ class RoleService:
                 self._check(done - {watch, joined})
             await self._drain()
 
-    async def _start(self, stack: AsyncExitStack, warm: Callable[[ModelRunner], Awaitable[None]] | None) -> None:
+    async def _start(self, stack: AsyncExitStack, warm: Callable[[Runner], Awaitable[None]] | None) -> None:
         clients = self._clients
         if self.server is not None:
             await self.server.start()
@@ -213,6 +231,8 @@ class RoleService:
             if part is not None:
                 await part.start()
                 stack.push_async_callback(part.stop)
+        if self.role.asks_time is not None:
+            await self._ask_time(self.role.asks_time)
         if self.runner is not None:
             stack.callback(self.runner.close)
             if warm is not None:
@@ -224,7 +244,7 @@ class RoleService:
             await self.states.load()
             self._spawn("states", self.states.follow())
             self._spawn("state ends", self.states.ask())
-        tune_interpreter()
+        self._tune()
         if self.role.announcement is not None:
             await self._write(self.role.announcement.at, self.role.announcement.record)
         self._spawn("take over", self.ownership.watch())
@@ -239,16 +259,30 @@ class RoleService:
             self._spawn("sweep", self.sweeper.run())
         self._spawn("pulse", self._pulse())
 
+    async def _ask_time(self, at: At) -> None:
+        """Until the answer is good enough; a slow broker's tells little. Raises BrokerError where none is taken."""
+        for left in reversed(range(_TIME_ASKS)):
+            try:
+                await self._write(at, Record(key=b"clock", value=None))
+            except BrokerError:
+                if not left:
+                    raise
+            if self.clock.bound_ms <= _FAR_MS:
+                return
+
     async def _write(self, at: At, record: Record) -> None:
+        sent_at_ms = self.clock.monotonic_ms()
         ack = await self._clients.writer.send(at, Columns.of([record]))
-        if ack.error:
+        if not ack.error:
+            self.clock.acknowledged(sent_at_ms, ack.append_ms)
+        else:
             raise BrokerError(f"{self.role.name}: a record for {at.topic}-{at.partition} was not taken: {ack.error}")
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks[name] = asyncio.get_running_loop().create_task(work, name=name)
 
     def _check(self, done: set[asyncio.Task[Any]]) -> None:
-        for task in done:
+        for task in sorted(done, key=lambda task: task.get_name()):
             error = None if task.cancelled() else task.exception()
             _log.error("%s: part %r of the process died", self.role.name, task.get_name(), exc_info=error)
             if isinstance(error, StreamserveError):
@@ -354,11 +388,3 @@ class RoleService:
     def _status(self) -> dict[str, Any]:
         self._look()
         return self.metrics.status(self.clock.monotonic_ms()) | {"partitions": sorted(self.loop.ledgers)}
-
-
-def tune_interpreter() -> None:
-    """Once per process, after everything long-lived has been made."""
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLD)

@@ -1,4 +1,4 @@
-"""Follows what policies have learnt: snapshots first, then the epochs topic from where they cover it.
+"""Follows what policies have learnt: snapshots first, then the epochs topic from a little before where they cover it.
 
 A role knows every state appended before broker time t once its position reaches end offsets that were asked for at t.
 The ends are asked on a connection of their own: a parked fetch would delay the answer.
@@ -20,6 +20,8 @@ _FETCH_TIMEOUT_MS = 1_000
 _LOAD_TIMEOUT_MS = 200
 #: Before the first acknowledgement the clock's bound is unknown: brokers and clients are taken to agree this far.
 _UNKNOWN_BOUND_MS = 50.0
+#: So many states before the newest snapshot are read too: requests that are still open were appended before it holds.
+_LOOK_BACK = 100
 
 StateDecoder = Callable[[Chunk], tuple[StateRecord, ...]]
 
@@ -70,7 +72,7 @@ class StatesFollower:
         if snapshots:
             self._post(StatesFetched(states=tuple(snapshots.values())))
         first = await self._lookups.starts(self._epochs)
-        self._positions = {at: max(first[at], covers.get(at.partition, 0)) for at in self._epochs}
+        self._positions = {at: max(first[at], covers.get(at.partition, 0) - _LOOK_BACK) for at in self._epochs}
         ends = await self._lookups.ends(self._epochs)
         states = [state async for state in self._until(self._positions, ends)]
         if states:

@@ -245,13 +245,15 @@ TOPICS: tuple[TopicSpec, ...] = (
         key="`<pool>/<instance>`",
         value=HostsValue,
         content_type=JSON,
-        written_by=("worker",),
+        written_by=("worker", "aggregator", "join", "update"),
         read_by=("anyone",),
         cleanup="compact",
         retention_ms=None,
         notes=(
             "A worker writes its record before it joins its group, and one with its key and no value when it stops in "
-            "order. No role reads them yet; `streamserve tail CONFIG models` shows them."
+            "order. No role reads them yet; `streamserve tail CONFIG models` shows them. Every "
+            "process writes a record with the key `clock` and no value when it starts: its acknowledgement tells it "
+            "the broker's time."
         ),
     ),
     TopicSpec(

@@ -1,10 +1,10 @@
-"""What the shell needs of a log: the same suite on the in-memory log and on the real broker."""
+"""What the shell needs of a log: the same suite on the in-memory log, the simulated one and the real broker."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,6 +26,12 @@ from streamserve.kafka.ports import (
 )
 from streamserve.kafka.writer import KafkaWriter
 from streamserve.testing.log import MemoryGroupReader, MemoryLog, MemoryLookups, MemoryReader, MemoryWriter
+from streamserve.testing.simulator.broker import SimulatedLog
+from streamserve.testing.simulator.clients import Node, SimulatedConnections
+from streamserve.testing.simulator.clock import MachineClock
+from streamserve.testing.simulator.groups import Coordinator
+from streamserve.testing.simulator.world import Machine, World
+from tests.contracts.conftest import RUN
 
 WAIT_S = 15.0
 PARTITIONS = 2
@@ -61,6 +67,27 @@ class InMemory:
 
 
 @dataclass
+class Simulated:
+    """Every client is one of the same process."""
+
+    connections: SimulatedConnections
+    topic: str
+
+    def reader(self) -> LogReader:
+        return self.connections.reader()
+
+    def group(self, name: str) -> GroupReader:
+        group = f"{name}-{self.topic}"
+        return self.connections.group(topic=self.topic, group=group, instance=None, committed_only=True)
+
+    def lookups(self) -> LogLookups:
+        return self.connections.lookups()
+
+    def writer(self) -> LogWriter:
+        return self.connections.writer()
+
+
+@dataclass
 class Kafka:
     options: Mapping[str, Any]
     topic: str
@@ -86,7 +113,7 @@ class Kafka:
         return KafkaWriter(self.options)
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
+@pytest.fixture(params=["memory", "simulated", pytest.param("kafka", marks=pytest.mark.broker)])
 def make_log(request: pytest.FixtureRequest) -> Callable[[], Any]:
     if request.param == "memory":
 
@@ -94,6 +121,24 @@ def make_log(request: pytest.FixtureRequest) -> Callable[[], Any]:
             return InMemory(MemoryLog({"t": PARTITIONS}), "t")
 
         return memory
+    if request.param == "simulated":
+        world = World(seed=1)
+        machine = Machine(world, MachineClock(world.clock))
+        log = SimulatedLog(world, {"t": PARTITIONS}, prefixes=0.0)
+        node = Node(
+            name="p",
+            machine=machine,
+            log=log,
+            coordinator=Coordinator(log),
+            session_ms=6_000,
+            heartbeat_ms=300,
+        )
+        request.node.stash[RUN] = lambda coroutine: run_on(world, machine, coroutine)
+
+        async def simulated() -> Log:
+            return Simulated(SimulatedConnections(node), "t")
+
+        return simulated
     servers = request.getfixturevalue("broker").bootstrap_servers
 
     async def kafka() -> Log:
@@ -108,6 +153,14 @@ def make_log(request: pytest.FixtureRequest) -> Callable[[], Any]:
         return Kafka({"bootstrap_servers": servers}, topic)
 
     return kafka
+
+
+def run_on(world: World, machine: Machine, coroutine: Coroutine[Any, Any, None]) -> None:
+    task = machine.loop.create_task(coroutine)
+    world.run(600_000, task.done)
+    machine.kill()
+    machine.loop.bury()
+    task.result()
 
 
 @asynccontextmanager

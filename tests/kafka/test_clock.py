@@ -69,3 +69,17 @@ def test_a_time_that_says_nothing_is_left_aside() -> None:
     _, clock = clocks()
     clock.acknowledged(clock.monotonic_ms(), -1)
     assert clock.bound_ms == float("inf")
+
+
+def test_what_a_slow_broker_told_is_corrected_at_once() -> None:
+    """An answer after seconds leaves the offset open within seconds: it is set anew when it is known better."""
+    ours, clock = clocks()
+    sent = clock.monotonic_ms()
+    ours.advance(300)
+    stamp = epoch_ms(ours) - 5_000
+    ours.advance(300)
+    clock.acknowledged(sent, stamp)
+    sent = clock.monotonic_ms()
+    ours.advance(2)
+    clock.acknowledged(sent, epoch_ms(ours) - 5_000)
+    assert abs(clock.offset_ms + 5_000) <= 3

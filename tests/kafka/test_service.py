@@ -142,6 +142,8 @@ def service_on(
     lookups: MemoryLookups | None = None,
     reader: type[MemoryGroupReader] = MemoryGroupReader,
     runtimes: Mapping[str, Runtime] | None = None,
+    clock: BrokerClock | None = None,
+    asks_time: At | None = None,
 ) -> tuple[RoleService, MemoryWriter, MemoryGroupReader]:
     group = reader(log, topic=TOPICS.requests, group="a.terminal")
     writer = MemoryWriter(log)
@@ -160,6 +162,7 @@ def service_on(
         topics=TOPICS,
         encoders=ENCODERS,
         runtimes=runtimes,
+        asks_time=asks_time,
     )
     clients = Clients(
         group=group,
@@ -168,7 +171,8 @@ def service_on(
         lookups=lookups or MemoryLookups(log),
         writer=writer,
     )
-    return RoleService(role, clients, clock=BrokerClock(), metrics=RoleMetrics("copy", "a")), writer, group
+    service = RoleService(role, clients, clock=clock or BrokerClock(), metrics=RoleMetrics("copy", "a"))
+    return service, writer, group
 
 
 @asynccontextmanager
@@ -377,29 +381,79 @@ async def test_a_member_that_was_thrown_out_writes_nothing_once_its_lease_is_ove
 
 
 class SlowLookups(MemoryLookups):
-    """The process stands still in the middle of its first look-up, and somebody else writes meanwhile."""
+    """Answers after a while, as a process that was stopped meanwhile sees it."""
 
-    def __init__(self, log: MemoryLog, stand_still_s: float) -> None:
-        super().__init__(log)
-        self._log = log
-        self._stand_still_s = stand_still_s
-        self.asked = 0
-
-    async def starts(self, partitions: Collection[At]) -> dict[At, int]:
-        found = await super().starts(partitions)
-        self.asked += any(at.topic == TOPICS.policy for at in partitions)
-        if self.asked == 1 and any(at.topic == TOPICS.policy for at in partitions):
-            time.sleep(self._stand_still_s)  # noqa: ASYNC251  (as a process that is stopped by a signal does)
-        return found
+    async def committed(self, group: str, partitions: Collection[At]) -> dict[At, Committed]:
+        await asyncio.sleep(0.2)
+        return await super().committed(group, partitions)
 
 
-async def test_what_was_found_before_the_process_stood_still_is_looked_up_again() -> None:
-    log = MemoryLog(dict.fromkeys(ALL, 2))
-    lookups = SlowLookups(log, stand_still_s=0.2)
-    service, _, _ = service_on(log, CopyStage(), lease_ms=200, lookups=lookups)
+class LeaseNotes(CopyStage):
+    """Notes whether its process held its lease when it was given a partition."""
+
+    holds: Callable[[], bool] = lambda: True
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        if isinstance(event, Assigned):
+            self.held = type(self).holds()
+        return super().handle(event, now_ms)
+
+
+async def test_a_take_over_that_lasts_longer_than_the_lease_does_not_renew_it() -> None:
+    """Only the group can tell that the partitions are still ours."""
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    stage = LeaseNotes()
+    service, _, _ = service_on(log, stage, lease_ms=100, lookups=SlowLookups(log))
+    LeaseNotes.holds = service.ownership.holds_lease
     async with running(service):
-        await until(service.ownership.joined.is_set)
-    assert lookups.asked > 1
+        put(log, 0, b"x")
+        await until(lambda: committed(log) == {0: 1})  # its first commit renewed it
+    assert not stage.held
+
+
+class SlowCommits(MemoryGroupReader):
+    """Its commits are answered at once, and the answer lies in the socket for long."""
+
+    async def commit(self, offsets: Mapping[At, Committed]) -> bool:
+        taken = await super().commit(offsets)
+        await asyncio.sleep(0.2)
+        return taken
+
+
+async def test_the_lease_counts_from_when_a_commit_was_sent() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    service, _, _ = service_on(log, CopyStage(), lease_ms=150, reader=SlowCommits)
+    async with running(service):
+        put(log, 0, b"x")
+        await until(lambda: committed(log) == {0: 1})
+        await asyncio.sleep(0.25)  # the answer has been read; the group was last known to hold us before it was sent
+        assert not service.ownership.holds_lease()
+
+
+async def test_a_member_whose_lease_is_over_does_not_even_drain() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    stage = CopyStage()
+    service, _, group = service_on(log, stage, lease_ms=100)
+    async with running(service):
+        put(log, 0, b"x")
+        await until(lambda: committed(log) == {0: 1})
+        group.vanish()
+        await until(lambda: not service.ownership.holds_lease())
+        service.loop.begin_drain()
+        await asyncio.sleep(0.05)  # an absence cannot be observed: give it the chance to be wrong
+        assert not any(isinstance(event, Drain) for event in stage.events)
+
+
+async def test_a_process_knows_the_brokers_time_before_it_decides_anything() -> None:
+    """Its machine's clock may be seconds off: every deadline would be."""
+    behind_s = 20.0
+    log = MemoryLog(dict.fromkeys((*ALL, "a.models.v1"), 1))
+    clock = BrokerClock(epoch=lambda: time.time() - behind_s)
+    service, _, _ = service_on(log, CopyStage(), clock=clock, asks_time=At("a.models.v1", 0))
+    async with running(service):
+        assert abs(clock.now_ms() - time.time() * 1000) < 1_000
+    (asked,) = log.records("a.models.v1")[0]
+    assert (asked.key, asked.value) == (b"clock", None)
 
 
 async def test_a_model_that_is_not_warm_keeps_the_process_from_being_ready() -> None:

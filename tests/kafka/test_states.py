@@ -4,6 +4,8 @@ import asyncio
 import json
 from collections.abc import Callable
 
+import pytest
+
 from streamserve.core.events import Event, StatesFetched, StatesKnownUntil
 from streamserve.core.records import StateRecord
 from streamserve.kafka.clock import BrokerClock
@@ -62,7 +64,8 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_it_reads_snapshots_then_epochs_from_where_they_cover() -> None:
+async def test_it_reads_snapshots_then_epochs_from_where_they_cover(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamserve.kafka.states._LOOK_BACK", 0)
     log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
     for _ in range(5):
         put(log, EPOCHS, 0, route="r")
@@ -72,6 +75,16 @@ async def test_it_reads_snapshots_then_epochs_from_where_they_cover() -> None:
     await states.load()
     assert epochs_in(events) == [("r", 3), ("r", 4)]
     assert states.loaded
+
+
+async def test_it_reads_states_that_open_requests_may_need_too() -> None:
+    """A snapshot is of the newest state; requests that are still open were appended before that holds."""
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    for _ in range(3):
+        put(log, EPOCHS, 0, route="r")
+    put(log, POLICY, 0, route="r", epoch=2, covers=3)
+    await follower(log, events).load()
+    assert epochs_in(events) == [("r", 2), ("r", 0), ("r", 1), ("r", 2)]
 
 
 async def test_without_snapshots_it_reads_all_epochs() -> None:

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamserve.assembly import app_rules
 from streamserve.core.effects import EmitDeadLetters, EmitOutcomes
 from streamserve.core.events import Revoked
 from streamserve.core.records import PredictionRecord
@@ -23,8 +22,8 @@ from streamserve.core.stages.join import JoinOptions, JoinStage
 from streamserve.core.stages.join_window import MemoryPredictions
 from streamserve.errors import ConfigError
 from streamserve.kafka import window_store
+from streamserve.kafka.composition import app_of, join_role
 from streamserve.kafka.intake import late_answers
-from streamserve.kafka.roles import _App, _join_role, topics_of
 from streamserve.kafka.window_store import RocksWindow, window_folder
 from streamserve.settings import Settings, parse_settings
 from tests.core.stages.learning_case import (
@@ -250,12 +249,14 @@ def settings_with(state_dir: Path | None, learn: str = "") -> Settings:
     )
 
 
+class NoConnections:
+    """A role is made without them."""
+
+    group = reader = lookups = writer = None
+
+
 def join_of(settings: Settings) -> JoinStage:
-    app = _App(
-        settings=settings, rules=app_rules(settings), topics=topics_of("a"), options={}, codecs={},
-        epochs_retention_ms=1_000,
-    )  # fmt: skip
-    stage = _join_role(app).stage
+    stage = join_role(app_of(settings, NoConnections(), epochs_retention_ms=1_000)).stage
     assert isinstance(stage, JoinStage)
     return stage
 

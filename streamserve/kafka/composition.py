@@ -1,0 +1,320 @@
+"""From an app's config to its roles: which stage, which topics, which encoders; and each role as a service.
+
+What a role talks to comes in as `Clients`, so the same composition runs on Kafka and on a simulated log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from streamserve.assembly import app_rules, model_rules
+from streamserve.core.codec import InputCodec
+from streamserve.core.effects import Count
+from streamserve.core.epochs import EpochTable
+from streamserve.core.messages import DeadLetters
+from streamserve.core.records import StateRecord
+from streamserve.core.routes import AppRules, Route
+from streamserve.core.stage import Stage
+from streamserve.core.stages.aggregator import AggregatorStage
+from streamserve.core.stages.fused import FusedStage
+from streamserve.core.stages.join import JoinOptions, JoinStage
+from streamserve.core.stages.update import UpdateOptions, UpdateStage
+from streamserve.core.stages.worker import WorkerStage
+from streamserve.errors import ContractError, MalformedRecord
+from streamserve.kafka import intake
+from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.codecs.decisions import decode_decision
+from streamserve.kafka.codecs.inputs import input_codec
+from streamserve.kafka.hosting import announcement, form_of_rows
+from streamserve.kafka.loop import StageLoop, Wiring
+from streamserve.kafka.metrics import RoleMetrics
+from streamserve.kafka.ownership import Plan
+from streamserve.kafka.perform import Topics
+from streamserve.kafka.ports import At, GroupReader, LogLookups, LogReader, LogWriter
+from streamserve.kafka.service import Clients, Role, RoleService
+from streamserve.kafka.states import StateDecoder, StatesFollower
+from streamserve.kafka.window_store import ANSWERS_BYTES, RocksWindow, window_folder
+from streamserve.runtimes.base import Runtime
+from streamserve.settings import Settings
+from streamserve.topics.names import Kind, topic_name
+
+
+class Connections(Protocol):
+    """Makes the clients of one process."""
+
+    def group(self, *, topic: str, group: str, instance: str | None, committed_only: bool) -> GroupReader: ...
+
+    def reader(self) -> LogReader: ...
+
+    def lookups(self) -> LogLookups: ...
+
+    def writer(self) -> LogWriter: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class App:
+    """What every role needs of an app."""
+
+    settings: Settings
+    rules: AppRules
+    topics: Topics
+    connections: Connections
+    codecs: Mapping[str, InputCodec]
+    epochs_retention_ms: int
+
+
+def app_of(settings: Settings, connections: Connections, epochs_retention_ms: int) -> App:
+    """Raises ConfigError on a policy that cannot be made."""
+    codecs: dict[str, InputCodec] = {
+        route.input: input_codec(route.input, settings.app.max_request_bytes) for route in settings.routes.values()
+    }
+    return App(
+        settings=settings,
+        rules=app_rules(settings),
+        topics=topics_of(settings.app.name),
+        connections=connections,
+        codecs=codecs,
+        epochs_retention_ms=epochs_retention_ms,
+    )
+
+
+def topics_of(app: str) -> Topics:
+    """Full names of an app's topics."""
+    kinds = (Kind.REQUESTS, Kind.ANSWERS, Kind.PREDICTIONS, Kind.FEEDBACK, Kind.OUTCOMES, Kind.EPOCHS, Kind.POLICY)
+    names = {kind.value: topic_name(app, kind) for kind in kinds}
+    return Topics(**names, dlq=topic_name(app, Kind.DLQ))
+
+
+def worker_role(app: App, pool: str, runtimes: Mapping[str, Runtime], instance: str | None) -> Role:
+    """A process of a pool; in a fused app it also writes the terminal records."""
+    settings = app.settings
+    models = form_of_rows(model_rules(settings, pool), runtimes)
+    epochs = EpochTable(app.rules)
+    if settings.fused:
+        stage: Stage = FusedStage(app.rules, models, app.codecs, epochs)
+        sweeps: Stage | None = AggregatorStage(app.rules, epochs, app.codecs)
+        plan = _plan(
+            settings,
+            group="terminal",
+            driving=app.topics.requests,
+            predictions=app.topics.predictions,
+            skips_after_ms=_oldest_ms(app.rules),
+        )
+    else:
+        stage = WorkerStage(app.rules, models, app.codecs, epochs)
+        sweeps = None
+        plan = _plan(settings, group=f"pool.{pool}", driving=app.topics.requests, skips_after_ms=_oldest_ms(app.rules))
+    return Role(
+        name=f"worker {pool}",
+        stage=stage,
+        driving_kind="requests",
+        wiring=Wiring(driving=app.topics.requests, events={app.topics.requests: intake.requests_event}),
+        plan=plan,
+        topics=app.topics,
+        encoders=intake.encoders(app.topics),
+        runtimes=runtimes,
+        announcement=announcement(settings, pool, instance, sorted(runtimes)),
+        sweeps=sweeps,
+        asks_time=_time_asked_at(app),
+    )
+
+
+def aggregator_role(app: App) -> Role:
+    """Writes the terminal records of an app with several pools."""
+    topics = app.topics
+    epochs = EpochTable(app.rules)
+    return Role(
+        name="aggregate",
+        stage=AggregatorStage(app.rules, epochs, app.codecs),
+        sweeps=AggregatorStage(app.rules, epochs, app.codecs),
+        driving_kind="requests",
+        wiring=Wiring(
+            driving=topics.requests,
+            events={topics.requests: intake.requests_event},
+            rejecting={topics.answers: intake.answers_event},
+            quiet=frozenset({topics.requests}),  # their answers come later
+        ),
+        plan=_plan(
+            app.settings,
+            group="terminal",
+            driving=topics.requests,
+            predictions=topics.predictions,
+            followed={"answers": topics.answers},
+            skips_after_ms=_oldest_ms(app.rules),
+        ),
+        topics=topics,
+        encoders=intake.encoders(topics),
+        asks_time=_time_asked_at(app),
+    )
+
+
+def join_role(app: App) -> Role:
+    """Feedback meets its prediction."""
+    topics, learn = app.topics, app.settings.learn
+    partitions = app.settings.app.partitions
+    share_bytes = learn.window_bytes // partitions
+    predictions_bytes, answers_bytes = share_bytes * 3 // 4, share_bytes // 4
+    store = None
+    if learn.window_store == "rocksdb":
+        store = RocksWindow(window_folder(app.settings), predictions_bytes)
+        answers_bytes = min(answers_bytes, ANSWERS_BYTES // partitions)
+    options = JoinOptions(
+        partitions=partitions,
+        window_ms=learn.join_window_ms,
+        window_bytes=predictions_bytes,
+        answers_bytes=answers_bytes,
+    )
+    return Role(
+        name="join",
+        stage=JoinStage(app.rules, options, decode_decision, intake.late_answers, store),
+        driving_kind="feedback",
+        wiring=Wiring(
+            driving=topics.feedback,
+            events={topics.predictions: intake.predictions_event},
+            rejecting={topics.feedback: intake.feedback_event, topics.answers: intake.raw_answers_event},
+        ),
+        plan=_plan(
+            app.settings,
+            group="join",
+            driving=topics.feedback,
+            rebuilds=True,
+            followed={"predictions": topics.predictions, "answers": topics.answers},
+        ),
+        topics=topics,
+        encoders=intake.encoders(topics),
+        asks_time=_time_asked_at(app),
+    )
+
+
+def update_role(app: App) -> Role:
+    """Outcomes teach the policies' states."""
+    topics, learn = app.topics, app.settings.learn
+    options = UpdateOptions(
+        partitions=app.settings.app.partitions,
+        publish_every_outcomes=learn.publish_every_outcomes,
+        publish_every_ms=learn.publish_every_ms,
+        republish_ms=app.epochs_retention_ms // 4,
+    )
+    return Role(
+        name="update",
+        stage=UpdateStage(app.rules, options),
+        driving_kind="outcomes",
+        wiring=Wiring(driving=topics.outcomes, events={}, rejecting={topics.outcomes: intake.outcomes_event}),
+        plan=_plan(app.settings, group="update", driving=topics.outcomes, rebuilds=True),
+        topics=topics,
+        encoders=intake.encoders(topics),
+        asks_time=_time_asked_at(app),
+    )
+
+
+def _time_asked_at(app: App) -> At:
+    """A tombstone in a compacted topic: nobody reads it, and it goes by itself."""
+    return At(topic_name(app.settings.app.name, Kind.MODELS), 0)
+
+
+def _oldest_ms(rules: AppRules) -> int:
+    """A request that came so long before the newest one can no longer be in time, whatever budget it names."""
+    return rules.max_deadline_ms
+
+
+def _plan(settings: Settings, *, group: str, driving: str, **more: Any) -> Plan:
+    return Plan(
+        group=f"{settings.app.name}.{group}",
+        driving=driving,
+        commit_interval_ms=settings.group.commit_interval_ms,
+        lease_ms=settings.group.session_timeout_ms,
+        **more,
+    )
+
+
+def role_service(
+    app: App,
+    role: Role,
+    *,
+    instance: str | None = None,
+    make: Callable[..., RoleService] = RoleService,
+    clock: BrokerClock | None = None,
+    metrics: RoleMetrics | None = None,
+    metrics_port: int | None = 0,
+    waits_for_states: bool = False,
+    follows_states: bool = True,
+    beside: Sequence[RoleService] = (),
+) -> RoleService:
+    """`instance`: of a static member of the group. `make`, `clock`, `metrics`: others than a real process has."""
+    connections = app.connections
+    clients = Clients(
+        group=connections.group(
+            topic=role.plan.driving,
+            group=role.plan.group,
+            instance=instance,
+            committed_only=role.driving_kind == "requests",
+        ),
+        followed=connections.reader() if role.plan.followed else None,
+        scan=connections.reader,
+        lookups=connections.lookups(),
+        writer=connections.writer(),
+    )
+    metrics = metrics or RoleMetrics(role.name, app.settings.app.name, app.rules.routes)
+    learns = follows_states and any(route.learns for route in app.rules.routes)
+    return make(
+        role,
+        clients,
+        clock=clock or BrokerClock(),
+        metrics=metrics,
+        states=partial(_follower, app, metrics, waits_for_states) if learns else None,
+        waits_for_states=waits_for_states and learns,
+        metrics_port=metrics_port,
+        beside=beside,
+    )
+
+
+def _follower(
+    app: App, metrics: RoleMetrics, dead_letters: bool, loop: StageLoop, clock: BrokerClock
+) -> StatesFollower:
+    """`dead_letters`: malformed states are kept as such, not only counted (by one role, not by each)."""
+    routes = {route.name: route for route in app.rules.routes}
+
+    def reject(letters: DeadLetters) -> None:
+        if dead_letters:
+            loop.reject(letters)
+        else:
+            metrics.count(Count(what=letters.source, label="invalid", n=len(letters.offsets)))
+
+    def decoder(source: str, decode: intake.DecodeState) -> StateDecoder:
+        def decoded(value: bytes | None, at: At, offset: int, append_ms: int) -> StateRecord:
+            state = decode(value, at, offset, append_ms)
+            route = routes.get(state.route)
+            if route is not None and state.policy == route.policy.name:
+                weights = _weights(state, route)
+                metrics.weights(route.name, dict(zip(route.models, weights, strict=True)))
+            return state
+
+        return lambda chunk: intake.states_of(chunk, decoded, source, reject)
+
+    return StatesFollower(
+        epochs_topic=app.topics.epochs,
+        policy_topic=app.topics.policy,
+        partitions=app.settings.app.partitions,
+        decode={
+            app.topics.epochs: decoder("epochs", intake.epoch_of),
+            app.topics.policy: decoder("policy", intake.snapshot_of),
+        },
+        reader=app.connections.reader(),
+        lookups=app.connections.lookups(),
+        clock=clock,
+        post=loop.post,
+        epoch_delay_ms=app.rules.epoch_delay_ms,
+    )
+
+
+def _weights(state: StateRecord, route: Route) -> list[float]:
+    """Raises MalformedRecord where the policy cannot read the state that bears its name."""
+    try:
+        learnt = route.policy.load(state.data, route.models)
+    except ContractError as error:
+        raise MalformedRecord(f"the state {state.partition}-{state.epoch} of route {route.name}: {error}") from error
+    weights: list[float] = route.policy.distribution(learnt, route.models).weights.tolist()
+    return weights

@@ -1,0 +1,167 @@
+"""Draws a plan from a seed."""
+
+from __future__ import annotations
+
+import random
+
+from streamserve.testing.simulator.models import MODES
+from streamserve.testing.simulator.plan import Ask, Burst, Fault, FeedbackAsk, Form, ModelForm, Plan, Process
+from streamserve.testing.simulator.writer import COMMIT_FATES, CRASH_POINTS, SEND_FATES
+
+REQUESTS = 2_000
+LOAD_MS = 4_000.0
+_SHORT_WINDOW_MS = 2_000
+MALFORMED = ("empty", "not_json", "shape", "large", "route", "deadline", "header", "form")
+_DEADLINES = (50, 150, 400, 1_000, 3_000)
+
+
+def draw(seed: int, requests: int = REQUESTS) -> Plan:
+    rng = random.Random(seed)
+    form = _form(rng)
+    return Plan(seed=seed, form=form, bursts=_bursts(rng, form, requests), faults=_faults(rng, form))
+
+
+def _form(rng: random.Random) -> Form:
+    fused = rng.random() < 0.65
+    combine = rng.choice(("vote", "vote", "mean_probability", "mean", "best"))
+    pools = ("main",) if fused else ("left", "right")
+    names = ("ash", "birch", "cedar")[: rng.choice((2, 2, 2, 3))]
+    versions = [str(rng.choice((1, 2))) for _ in names]
+    models = tuple(
+        ModelForm(
+            name=name,
+            version=version,
+            pool=pools[i % len(pools)],
+            a_ms=rng.choice((0.5, 2.0, 8.0)),
+            b_ms=rng.choice((0.01, 0.05, 0.2, 0.8)),
+            batching=rng.choice(("auto", "auto", "auto", "aimd", "quantile", "fixed")),
+        )
+        for i, (name, version) in enumerate(zip(names, versions, strict=True))
+    )
+    return Form(
+        partitions=rng.choice((1, 2, 2, 3, 4)),
+        fused=fused,
+        models=models,
+        processes=_processes(rng, fused, pools),
+        policy=rng.choice(("static", "hedge", "exp3")),
+        combine=combine,
+        input=rng.choice(("rows", "oip", "raw")),
+        deadline_ms=rng.choice(_DEADLINES),
+        has_default=rng.random() < 0.5,
+        decide_early=rng.random() < 0.7,
+        epoch_delay_ms=rng.choice((750, 1_500)),
+        session_ms=rng.choice((1_000, 1_500)),
+        join_window_ms=_SHORT_WINDOW_MS if rng.random() < 0.15 else 8_000,
+        publish_every_outcomes=rng.choice((5, 20, 100)),
+        cache=rng.random() < 0.2,
+        max_wait_ms=rng.choice((0, 0, 5)),
+    )
+
+
+def _processes(rng: random.Random, fused: bool, pools: tuple[str, ...]) -> tuple[Process, ...]:
+    wanted = [("worker", pool) for pool in pools for _ in range(rng.choice((1, 2, 2, 3) if fused else (1, 1, 2)))]
+    if not fused:
+        wanted += [("aggregate", "")] * rng.choice((1, 2))
+    wanted += [("learn", "")] * rng.choice((1, 1, 1, 2))
+    counts: dict[str, int] = {}
+    processes = []
+    for role, pool in wanted:
+        kind = pool or role
+        counts[kind] = counts.get(kind, 0) + 1
+        odd = rng.random() < 0.5
+        processes.append(
+            Process(
+                name=f"{kind}-{counts[kind]}",
+                role=role,
+                pool=pool,
+                skew_ms=rng.choice((-20_000.0, -300.0, 40.0, 5_000.0)) if odd else 0.0,
+                rate=1.0 + rng.choice((-2e-4, 2e-4)) if odd else 1.0,
+            )
+        )
+    return tuple(processes)
+
+
+def _bursts(rng: random.Random, form: Form, requests: int) -> tuple[Burst, ...]:
+    bursts: list[Burst] = []
+    number = 0
+    own_deadlines = rng.random() < 0.5
+    malformed_share = rng.choice((0.0, 0.01, 0.03))
+    size = rng.choice((60, 120, 200))
+    hopeless = form.join_window_ms == _SHORT_WINDOW_MS  # some feedback that waits for ten seconds before it is given up
+    while number < requests:
+        n = min(requests - number, max(1, round(size * rng.choice((0.1, 1.0, 1.0, 2.0)))))
+        deadline = rng.choice((0, 0, *_DEADLINES)) if own_deadlines else 0
+        asks = tuple(_ask(rng, number + i, deadline, malformed_share, hopeless) for i in range(n))
+        bursts.append(Burst(rng.random() * LOAD_MS, rng.randrange(form.partitions), asks))
+        number += n
+    bursts.sort()
+    return tuple(bursts)
+
+
+def _ask(rng: random.Random, number: int, deadline: int, malformed_share: float, hopeless: bool) -> Ask:
+    luck = rng.random()
+    if luck > 0.2:  # most requests are plain
+        return Ask(number, number, deadline_ms=deadline)
+    kind = rng.choice(MALFORMED) if rng.random() < malformed_share * 5 else "good"
+    feedback = _feedback(rng, hopeless) if luck < 0.05 else None
+    return Ask(
+        number=number,
+        input=rng.randrange(number) if number and rng.random() < 0.2 else number,
+        kind=kind,
+        rows=rng.choice((1, 1, 1, 2, 3, 17)),
+        deadline_ms=deadline,
+        copies=2 if rng.random() < 0.03 else 1,
+        feedback=feedback,
+    )
+
+
+def _feedback(rng: random.Random, hopeless: bool) -> FeedbackAsk:
+    kind = rng.choices(
+        ("label", "reward", "id", "elsewhere", "malformed", "orphan"), (70, 8, 6, 10, 4, 4 if hopeless else 0)
+    )[0]
+    when = rng.random()
+    delay = (
+        rng.random() * 400
+        if when < 0.8
+        else -rng.random() * 30
+        if when < 0.9 or not hopeless
+        else 1_500 + rng.random() * 2_000
+    )
+    return FeedbackAsk(kind, delay, 2 if rng.random() < 0.08 else 1)
+
+
+def _faults(rng: random.Random, form: Form) -> tuple[Fault, ...]:
+    faults: list[Fault] = []
+    for _ in range(rng.choice((1, 3, 5, 7, 9))):
+        faults.append(_fault(rng, form))
+    for process in form.processes:
+        if rng.random() < 0.1:
+            faults.append(Fault(rng.random() * LOAD_MS / 2, "start", process.name))
+    faults.sort()
+    return tuple(faults)
+
+
+def _fault(rng: random.Random, form: Form) -> Fault:  # noqa: PLR0911  (one a kind)
+    at, process = rng.random() * LOAD_MS, rng.choice(form.processes)
+    kind = rng.choices(
+        ("crash", "pause", "stop", "away", "sends", "commits", "model", "compact"), (13, 5, 2, 2, 6, 4, 8, 3)
+    )[0]
+    if kind == "crash":
+        point = rng.choice(("", *CRASH_POINTS))
+        return Fault(at, kind, process.name, rng.choice((50, 500, 2_000)), point, rng.randrange(1, 4) if point else 0)
+    if kind == "pause":
+        return Fault(at, kind, process.name, rng.choice((30, 900, 2_000, 3_000)))
+    if kind == "stop":
+        return Fault(at, kind, process.name, rng.choice((50, 500, 2_000)))
+    if kind == "away":
+        return Fault(at, kind, for_ms=rng.choice((300, 1_000, 2_500)))
+    if kind == "sends":
+        return Fault(at, kind, process.name, point=rng.choice(SEND_FATES), number=rng.choice((1, 2, 5)))
+    if kind == "commits":
+        return Fault(at, kind, process.name, point=rng.choice(COMMIT_FATES), number=rng.choice((1, 3)))
+    if kind == "model":
+        worker = rng.choice([process for process in form.processes if process.role == "worker"])
+        model = rng.choice([model for model in form.models if model.pool == worker.pool])
+        mode = rng.choices(MODES, (2, 5, 2, 3))[0]
+        return Fault(at, kind, worker.name, rng.choice((400, 1_000)), mode, model=f"{model.name}@{model.version}")
+    return Fault(at, kind)

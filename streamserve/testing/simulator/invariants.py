@@ -1,0 +1,328 @@
+"""What must hold after every run. Each invariant says how often its premise occurred: none is to hold for nothing."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from streamserve.testing.simulator.app import GUARD_MS
+from streamserve.testing.simulator.evidence import Evidence, Request, Terminal
+from streamserve.testing.simulator.invariants_learning import (
+    choices_follow_the_epochs,
+    commits_of_the_learner,
+    feedback_is_joined_once,
+    the_state_is_that_of_no_crash,
+)
+from streamserve.testing.simulator.verdict import Check, Verdict
+
+#: A send that reaches the broker within its usual time, and the error of a clock.
+_NETWORK_MS = 6
+#: Between a new owner's assignment and the look at the log's end that follows it, acknowledgements still arrive.
+_SCAN_MS = 5.0
+_CLOCK_MS = 6.0
+
+
+def it_settles(evidence: Evidence) -> Verdict:
+    """When the trouble is over everything is settled, committed and forgotten."""
+    verdict, simulation = Verdict(premise=1), evidence.simulation
+    if not simulation.seen.settled:
+        open_ = [name for name, process in simulation.processes.items() if not process.idle_at_the_end]
+        verdict.fail(f"not settled {simulation.world.now:.0f} ms after the start; not idle: {open_}")
+    return verdict
+
+
+def nothing_dies_by_itself(evidence: Evidence) -> Verdict:
+    """A process ends only when it is stopped or killed; one that cannot announce itself may give up."""
+    verdict = Verdict()
+    for name, process in evidence.simulation.processes.items():
+        verdict.premise += process.lives
+        for words in process.troubles:
+            if "a record for sim.models" not in words:
+                verdict.fail(f"{name} died: {words}")
+        for machine in process.graves:
+            for words in machine.loop.errors:
+                verdict.fail(f"{name}: {words}")
+    return verdict
+
+
+def one_terminal_record(evidence: Evidence) -> Verdict:
+    """Every request in the log has a terminal record, and every terminal record a request."""
+    verdict = Verdict()
+    for request, terminals in evidence.pairs:
+        verdict.premise += 1
+        if not terminals and evidence.simulation.seen.settled:
+            verdict.fail(f"request {request.partition}-{request.offset} has no terminal record")
+    for number, terminals_of in enumerate(evidence.terminals):
+        for offset in terminals_of:
+            if not 0 <= offset < len(evidence.requests[number]):
+                verdict.fail(f"a terminal record names {number}-{offset}, which is no request")
+    return verdict
+
+
+def second_records_have_a_reason(evidence: Evidence) -> Verdict:
+    """A second record only where its writer could not know of the first: its outcome was unknown, or it came after the
+    writer had looked."""
+    verdict, simulation = Verdict(), evidence.simulation
+    for request, terminals in evidence.pairs:
+        for first, second in itertools.pairwise(terminals):
+            verdict.premise += 1
+            words = (
+                f"{request.partition}-{request.offset} was answered by {first.writer} at {first.at_ms:.0f} ms and "
+                f"again by {second.writer} at {second.at_ms:.0f} ms"
+            )
+            given = simulation.env.ownerships.get((simulation.terminal_group, request.partition), [])
+            mine = [at for at, life in given if life == second.writer and at <= second.at_ms]
+            if not mine:
+                verdict.fail(f"{words}, which never owned the partition")
+            elif simulation.lost_an_acknowledgement(second.writer):
+                continue
+            elif first.at_ms < mine[-1] - _SCAN_MS:
+                if not simulation.wrote_as_zombie(second.writer, request.partition, second.at_ms):
+                    verdict.fail(f"{words}, which had taken over at {mine[-1]:.0f} ms")
+            elif first.writer == second.writer and first.sent_ms >= mine[-1]:  # else it was on its way by then
+                verdict.fail(f"{words}, though no send of it failed")
+    return verdict
+
+
+def late_ones_say_why(evidence: Evidence) -> Verdict:
+    """After deadline and guard only a record that says so; and only where something kept the app from serving."""
+    verdict = Verdict()
+    for request, terminals in evidence.pairs:
+        if not terminals:
+            continue
+        first = terminals[0]
+        said = first.value.parameters
+        if said.outcome == "error" and request.ask.kind != "good":
+            continue
+        over_ms = first.append_ms - request.deadline_ms
+        name = f"{request.partition}-{request.offset}"
+        if over_ms < -GUARD_MS - _NETWORK_MS and said.reason in ("deadline_passed", "late_on_arrival"):
+            verdict.fail(f"{name} got {said.outcome} {-over_ms} ms before its deadline")
+        if over_ms <= GUARD_MS:
+            continue
+        verdict.premise += 1
+        unmarked = said.late is not True and said.outcome not in ("expired", "error")
+        if unmarked and not evidence.delayed(first.at_ms - 3_000, first.at_ms):  # else sent in time, long on its way
+            verdict.fail(f"{name} got {said.outcome} {over_ms} ms after its deadline and does not say so")
+        start = evidence.world_ms(request.append_ms)
+        if not evidence.disturbed(start - 200, evidence.world_ms(request.deadline_ms) + 200):
+            verdict.fail(f"{name} got {said.outcome} {over_ms} ms after its deadline, and nothing was in the way")
+    return verdict
+
+
+def only_owners_send(evidence: Evidence) -> Verdict:
+    """Nobody hands a terminal record to its client after the partition was given to another process: one that has not
+    heard from its group for a session is silent. What is on its way by then still arrives."""
+    verdict, simulation = Verdict(), evidence.simulation
+    for number, batches in enumerate(simulation.clients.terminal):
+        given = simulation.env.ownerships.get((simulation.terminal_group, number), [])
+        for batch in batches:
+            verdict.premise += 1
+            owners = [life for at_ms, life in given if at_ms + _CLOCK_MS <= batch.sent_ms]
+            if owners and owners[-1] != batch.writer and batch.writer in owners:
+                verdict.fail(
+                    f"{batch.writer} sent records of partition {number} at {batch.sent_ms:.0f} ms, which was "
+                    f"{owners[-1]}'s by then"
+                )
+    return verdict
+
+
+def commits_never_pass_open_requests(evidence: Evidence) -> Verdict:
+    """Of the group that writes terminal records: below a commit every request has one in the log."""
+    verdict, simulation = Verdict(), evidence.simulation
+    for commit in simulation.seen.commits:
+        if commit.group != simulation.terminal_group:
+            continue
+        verdict.premise += 1
+        if commit.passes_open:
+            verdict.fail(
+                f"the commit of {commit.group} to {commit.partition}-{commit.offset} at {commit.at_ms:.0f} ms passes a "
+                "request without a terminal record"
+            )
+    return verdict
+
+
+def commits_of_pools(evidence: Evidence) -> Verdict:
+    """Below a pool's commit each request has that pool's answers in the log, or its deadline was over, or it could not
+    be used."""
+    verdict = Verdict()
+    if evidence.form.fused:
+        return verdict
+    hosted = {f"sim.pool.{pool}": frozenset(models) for pool, models in evidence.simulation.models.items()}
+    reached: dict[tuple[str, int], int] = {}
+    for commit in evidence.simulation.seen.commits:
+        if commit.group not in hosted:
+            continue
+        key = commit.group, commit.partition
+        requests, answers = evidence.requests[commit.partition], evidence.answers[commit.partition]
+        terminals = evidence.terminals[commit.partition]
+        for request in requests[reached.get(key, 0) : commit.offset]:
+            if request.ask.kind != "good":
+                continue
+            verdict.premise += 1
+            if evidence.world_ms(request.deadline_ms) <= commit.at_ms + _NETWORK_MS:
+                continue
+            known = terminals.get(request.offset)
+            chosen = frozenset(known[0].chosen) if known else frozenset()
+            there = {
+                answer.model
+                for answer in answers.get(request.offset, ())
+                if evidence.world_ms(answer.append_ms) <= commit.at_ms
+            }
+            lacking = (chosen & hosted[commit.group]) - there
+            if lacking and known and not _unsure(known[0]):
+                verdict.fail(
+                    f"{commit.group} committed {commit.partition}-{commit.offset} at {commit.at_ms:.0f} ms, but "
+                    f"{sorted(lacking)} had not answered {request.offset}"
+                )
+        reached[key] = max(reached.get(key, 0), commit.offset)
+    return verdict
+
+
+def _unsure(terminal: Terminal) -> bool:
+    """Another process may have chosen others for this request."""
+    said = terminal.value.parameters
+    return said.stale is True or said.off_epoch is True
+
+
+def answers_are_their_models_own(evidence: Evidence) -> Verdict:
+    """What stands under a model's name and version is what that version says of that input."""
+    verdict, form = Verdict(), evidence.form
+    said_by = evidence.said_by
+    for request, terminals in evidence.pairs:
+        for terminal in terminals[:1]:
+            if terminal.value.parameters.outcome in ("ok", "partial"):
+                _judge_members(evidence, request, terminal, verdict)
+    if not form.fused:
+        for number, answers_of in enumerate(evidence.answers):
+            for offset, answers in answers_of.items():
+                ask = evidence.requests[number][offset].ask
+                for answer in answers:
+                    if answer.present:
+                        verdict.premise += 1
+                        if answer.labels != said_by(answer.model, ask):
+                            verdict.fail(f"the answer of {answer.model} to {number}-{offset} is not its own")
+    return verdict
+
+
+def _judge_members(evidence: Evidence, request: Request, terminal: Terminal, verdict: Verdict) -> None:
+    given = {tensor.name: tensor.data for tensor in terminal.value.outputs}
+    label = given.get("label")
+    said: list[list[object]] = []
+    absent = terminal.absent
+    for model in terminal.chosen:
+        if model in absent:
+            continue
+        verdict.premise += 1
+        own = evidence.said_by(model, request.ask)
+        said.append(own)
+        if given.get(f"member.{model}", label) != own:
+            verdict.fail(f"{request.partition}-{request.offset}: what {model} is to have said is not what it says")
+    if label is None or not said:
+        return
+    for row, value in enumerate(label):
+        column = [one[row] for one in said]
+        if evidence.form.combine == "mean":
+            fine = min(column) - 1e-9 <= value <= max(column) + 1e-9  # type: ignore[type-var, operator]
+        else:
+            fine = value in column
+        if not fine:
+            verdict.fail(f"{request.partition}-{request.offset}: {value} is nobody's answer; they said {column}")
+
+
+def no_call_for_the_doomed(evidence: Evidence) -> Verdict:
+    """No batch is cut for a row that by the predicted time cannot make it any more."""
+    seen = evidence.simulation.seen
+    verdict = Verdict(premise=seen.judged_cuts)
+    for cut in seen.bad_cuts:
+        verdict.fail(
+            f"{cut.process} called {cut.model} at {cut.at_ms:.0f} ms with input {cut.input}, {cut.short_ms:.0f} ms too "
+            "late for it"
+        )
+    return verdict
+
+
+def memory_is_bounded(evidence: Evidence) -> Verdict:
+    """What a process holds open is what can be open: rate times the longest deadline, and a backlog."""
+    seen = evidence.simulation.seen
+    return Verdict(premise=seen.memory_looks, failures=list(seen.over_memory))
+
+
+def a_take_over_uses_the_log(evidence: Evidence) -> Verdict:
+    """Answers that were in the log when an aggregator took over are in the terminal records that it writes."""
+    verdict, simulation = Verdict(), evidence.simulation
+    if evidence.form.fused:
+        return verdict
+    for request, terminals in evidence.pairs:
+        if not terminals or request.ask.kind != "good":
+            continue
+        first = terminals[0]
+        given = simulation.env.ownerships.get((simulation.terminal_group, request.partition), [])
+        times = [at for at, life in given if life == first.writer and at <= first.at_ms]
+        if not times or len(given) < 2:
+            continue
+        absent = first.absent
+        for answer in evidence.answers[request.partition].get(request.offset, ()):
+            if (
+                not answer.present
+                or evidence.world_ms(answer.append_ms) > times[-1]
+                or answer.model not in first.chosen
+            ):
+                continue
+            verdict.premise += 1
+            said = first.value.parameters
+            if said.reason in ("low_confidence", "decided_early"):
+                continue
+            if answer.model in absent or said.outcome in ("expired", "default"):
+                verdict.fail(
+                    f"{request.partition}-{request.offset}: {first.writer} took over at {times[-1]:.0f} ms and said "
+                    f"{first.value.parameters.outcome} without {answer.model}, whose answer was in the log"
+                )
+    return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    name: str
+    check: Check
+
+
+INVARIANTS = tuple(
+    Invariant(check.__name__.replace("_", " "), check)
+    for check in (
+        it_settles,
+        nothing_dies_by_itself,
+        one_terminal_record,
+        second_records_have_a_reason,
+        late_ones_say_why,
+        only_owners_send,
+        commits_never_pass_open_requests,
+        commits_of_pools,
+        commits_of_the_learner,
+        answers_are_their_models_own,
+        no_call_for_the_doomed,
+        memory_is_bounded,
+        a_take_over_uses_the_log,
+        choices_follow_the_epochs,
+        feedback_is_joined_once,
+        the_state_is_that_of_no_crash,
+    )
+)
+
+
+@dataclass(slots=True)
+class Judgement:
+    """Of one run, by invariant."""
+
+    premises: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, list[str]] = field(default_factory=dict)
+
+
+def judge(evidence: Evidence, invariants: tuple[Invariant, ...] = INVARIANTS) -> Judgement:
+    judgement = Judgement()
+    for invariant in invariants:
+        verdict = invariant.check(evidence)
+        judgement.premises[invariant.name] = verdict.premise
+        if verdict.failures:
+            judgement.failures[invariant.name] = verdict.failures
+    return judgement

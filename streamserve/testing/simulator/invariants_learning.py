@@ -1,0 +1,162 @@
+"""Invariants of the learning loop: feedback, outcomes, states, and the choices made under them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from streamserve.core.epochs import EpochTable, outcome_partition
+from streamserve.core.messages import PROBABILITY_ONE
+from streamserve.core.records import OutcomeRecord
+from streamserve.core.routes import Route
+from streamserve.testing.simulator.evidence import Evidence, Feedback
+from streamserve.testing.simulator.verdict import Verdict
+
+
+def feedback_is_joined_once(evidence: Evidence) -> Verdict:
+    """Every feedback record ends, and one whose prediction it can name in time ends as an outcome."""
+    verdict = Verdict()
+    if not evidence.simulation.seen.settled:
+        return verdict
+    for (number, offset), feedback in evidence.feedback.items():
+        if feedback.forwarded:
+            continue
+        verdict.premise += 1
+        name = f"feedback {number}-{offset}"
+        if not feedback.ends:
+            verdict.fail(f"{name} ({feedback.value[:40]!r}) is settled and led to nothing")
+        elif _must_join(evidence, feedback) and "outcome" not in feedback.ends:
+            verdict.fail(
+                f"{name} ({feedback.value[:40]!r}) names a prediction of its window and became {feedback.ends}"
+            )
+    return verdict
+
+
+def _must_join(evidence: Evidence, feedback: Feedback) -> bool:
+    """A label for a prediction of the same partition, within the window of all feedback that can come with it."""
+    ref = feedback.ref
+    if ref is None or ref[0] != feedback.partition or b'"label"' not in feedback.value:
+        return False
+    terminals = evidence.terminals[ref[0]].get(ref[1])
+    if not terminals or terminals[0].value.parameters.outcome not in ("ok", "partial"):
+        return False
+    return feedback.append_ms - terminals[0].append_ms < evidence.form.join_window_ms // 2
+
+
+@dataclass(slots=True)
+class Replay:
+    """What one learner that never stops makes of a route's outcomes: each feedback once, in the order of the log."""
+
+    value: Any
+    changed: list[int]
+    """Offsets of the outcomes that changed the state."""
+
+
+def replay(evidence: Evidence, route: Route) -> Replay:
+    home = outcome_partition(route.name, "", evidence.form.partitions)
+    found, seen = Replay(value=route.policy.initial(route.models), changed=[]), set()
+    for outcome in evidence.outcomes:
+        key = (outcome.feedback, outcome.route, outcome.context)
+        if outcome.partition != home or key in seen:
+            continue
+        seen.add(key)
+        learnt = route.policy.learn(found.value, outcome)
+        if learnt is not found.value:
+            found.changed.append(outcome.offset)
+        found.value = learnt
+    return found
+
+
+def the_state_is_that_of_no_crash(evidence: Evidence) -> Verdict:
+    """The newest state is what one learner makes of the outcomes in the log, each feedback once, in their order."""
+    verdict = Verdict()
+    for route in evidence.rules.routes:
+        if not route.learns or not evidence.simulation.seen.settled:
+            continue
+        replayed = replay(evidence, route)
+        verdict.premise += len(replayed.changed)
+        if not replayed.changed:
+            continue
+        states = [state for state in evidence.states if state.route == route.name]
+        expected = orjson.loads(orjson.dumps(route.policy.dump(replayed.value)))
+        if not states:
+            verdict.fail(f"{len(replayed.changed)} outcomes taught {route.name}, and no state was published")
+        elif orjson.loads(orjson.dumps(dict(states[-1].data))) != expected:
+            verdict.fail(f"the state of {route.name} is {dict(states[-1].data)}; without a crash it is {expected}")
+    return verdict
+
+
+def choices_follow_the_epochs(evidence: Evidence) -> Verdict:
+    """A choice that is not marked is that of the state in force at the request's append time."""
+    verdict = Verdict()
+    rules = evidence.rules
+    if not rules.routes[0].learns:
+        return verdict
+    table = EpochTable(rules)
+    table.apply(evidence.states)
+    table.known_until(1 << 60)
+    models = rules.routes[0].models
+    for number, requests in enumerate(evidence.requests):
+        if not requests:
+            continue
+        choice = table.choose(
+            0,
+            np.full(len(requests), number, np.int64),
+            np.arange(len(requests), dtype=np.int64),
+            np.array([request.append_ms for request in requests], np.int64),
+        )
+        epochs, masks = choice.epoch.tolist(), choice.chosen.tolist()
+        probabilities = (choice.probability / PROBABILITY_ONE).tolist()
+        for offset, terminals in evidence.terminals[number].items():
+            for terminal in terminals:
+                said = terminal.value.parameters
+                if said.stale is True or said.off_epoch is True or requests[offset].ask.kind != "good":
+                    continue
+                verdict.premise += epochs[offset] >= 0
+                names = ",".join(model for bit, model in enumerate(models) if masks[offset] >> bit & 1)
+                expected = (epochs[offset], names, probabilities[offset])
+                if (said.epoch, said.chosen, said.probability) != expected:
+                    found = (said.epoch, said.chosen, said.probability)
+                    verdict.fail(f"{number}-{offset} was decided as {found}; in force was {expected}")
+    return verdict
+
+
+def commits_of_the_learner(evidence: Evidence) -> Verdict:
+    """Below a commit of the join all feedback has led to something; below one of the update it is in a state."""
+    verdict, seen = Verdict(), evidence.simulation.seen
+    joined = _first_times(evidence.outcomes)
+    reached: dict[int, int] = {}
+    route = evidence.rules.routes[0]
+    home = outcome_partition(route.name, "", evidence.form.partitions)
+    changed = replay(evidence, route).changed if route.learns else []
+    published = [(evidence.world_ms(state.append_ms), state.includes.get(home, 0)) for state in evidence.states]
+    for commit in seen.commits:
+        if commit.group.endswith(".join"):
+            for offset in range(reached.get(commit.partition, 0), commit.offset):
+                feedback = evidence.feedback.get((commit.partition, offset))
+                if feedback is None or feedback.forwarded or feedback.sent_on or feedback.ends != ["outcome"]:
+                    continue
+                verdict.premise += 1
+                if evidence.world_ms(joined[commit.partition, offset]) > commit.at_ms:
+                    verdict.fail(f"the join committed {commit.partition}-{commit.offset} before {offset} was joined")
+            reached[commit.partition] = max(reached.get(commit.partition, 0), commit.offset)
+        elif commit.group.endswith(".update") and commit.partition == home:
+            verdict.premise += 1
+            below = [offset for offset in changed[-400:] if offset < commit.offset]
+            included = max((upto for at_ms, upto in published if at_ms <= commit.at_ms), default=0)
+            if below and below[-1] >= included:
+                verdict.fail(
+                    f"the update committed {home}-{commit.offset} at {commit.at_ms:.0f} ms; outcome {below[-1]} is in "
+                    "no state"
+                )
+    return verdict
+
+
+def _first_times(outcomes: list[OutcomeRecord]) -> dict[tuple[int, int], int]:
+    times: dict[tuple[int, int], int] = {}
+    for outcome in outcomes:
+        times[outcome.feedback] = min(times.get(outcome.feedback, 1 << 62), outcome.append_ms)
+    return times

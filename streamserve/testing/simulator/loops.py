@@ -1,0 +1,134 @@
+"""An event loop of its own for each simulated process: no selector, no threads, time is its machine's clock.
+
+It never runs by itself: the scheduler steps it, one batch of ready callbacks at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any
+
+from streamserve.testing.simulator.clock import MachineClock
+
+
+class SimulatedLoop(asyncio.AbstractEventLoop):
+    """What asyncio's tasks, futures and time-outs need of a loop; nothing of sockets or processes."""
+
+    def __init__(self, clock: MachineClock, woken: Callable[[], None]) -> None:
+        """`woken`: called when a callback becomes ready outside of a step, so that the scheduler steps this loop."""
+        self._clock = clock
+        self._woken = woken
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timer_number = 0
+        self._stepping = False
+        self.errors: list[str] = []
+        """What was raised where nobody could catch it."""
+        self.over = False
+        """Its process is dead: what is said of its remains is of no interest."""
+
+    # -- what the scheduler does with it ---------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Run what is ready now; what that makes ready is for the next step."""
+        timers, ready, now = self._timers, self._ready, self._clock.monotonic() + 1e-9
+        while timers and timers[0][0] <= now:
+            ready.append(heapq.heappop(timers)[2])
+        before = events._get_running_loop()
+        events._set_running_loop(self)
+        self._stepping = True
+        try:
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+        finally:
+            self._stepping = False
+            events._set_running_loop(before)
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    def next_timer_s(self) -> float | None:
+        """When its next timer is due, by its own clock."""
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
+
+    def bury(self, rounds: int = 100) -> None:
+        """End what a dead process left behind, so that the interpreter has nothing to say about it."""
+        for task in [task for task in asyncio.all_tasks(self) if not task.done()]:
+            task.cancel()
+        for _ in range(rounds):
+            for _, _, handle in self._timers:
+                self._ready.append(handle)
+            self._timers.clear()
+            if not self._ready:
+                left = [task for task in asyncio.all_tasks(self) if not task.done()]
+                if not left:
+                    break
+                for task in left:
+                    task.cancel()
+            self.step()
+
+    # -- what asyncio asks of it -----------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._clock.monotonic()
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        if not self._stepping:
+            self._woken()
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._clock.monotonic() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timer_number += 1  # equal times in the order of the calls
+        heapq.heappush(self._timers, (when, self._timer_number, handle))
+        if not self._stepping:
+            self._woken()
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass  # it is dropped when its time comes
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        return asyncio.Task(coro, loop=self, name=name, context=context)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self.over:
+            self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")

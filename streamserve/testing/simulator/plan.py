@@ -1,0 +1,111 @@
+"""What a seed decides, as explicit values: the app's form, every request, every fault. A run is a function of a plan.
+
+So a failing run is made smaller by leaving things out of its plan, and told by listing what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class FeedbackAsk(NamedTuple):
+    """Feedback of one request. `kind`: `label`, `reward`, `id` (no ref), `elsewhere` (wrong partition), `malformed`,
+    `orphan`."""
+
+    kind: str
+    delay_ms: float
+    """After the prediction was written; negative: so long after the request was, prediction or not."""
+    copies: int = 1
+
+
+class Ask(NamedTuple):
+    """One request. `kind`: `good`, or how it is malformed."""
+
+    number: int
+    input: int
+    """Names what is asked; two requests may ask the same."""
+    kind: str = "good"
+    rows: int = 1
+    deadline_ms: int = 0
+    """0: the route's."""
+    copies: int = 1
+    """Written so often: a client that did not hear of its acknowledgement writes again."""
+    feedback: FeedbackAsk | None = None
+
+
+class Burst(NamedTuple):
+    """Requests appended to one partition as one batch."""
+
+    at_ms: float
+    partition: int
+    asks: tuple[Ask, ...]
+
+
+class Fault(NamedTuple):
+    """One planned trouble. `kind` says which, the rest what it needs.
+
+    `crash` (`point`, `number`: at an effect), `pause`, `stop`, `start`, `away`, `sends` (`point`: fate), `commits`,
+    `model` (`point`: mode), `compact`.
+    """
+
+    at_ms: float
+    kind: str
+    process: str = ""
+    for_ms: float = 0.0
+    point: str = ""
+    number: int = 0
+    model: str = ""
+
+
+class ModelForm(NamedTuple):
+    name: str
+    version: str
+    pool: str
+    a_ms: float
+    b_ms: float
+    batching: str = "auto"
+
+
+class Process(NamedTuple):
+    """One process: `role` is `worker`, `aggregate` or `learn`."""
+
+    name: str
+    role: str
+    pool: str = ""
+    skew_ms: float = 0.0
+    rate: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """The app and its processes."""
+
+    partitions: int
+    fused: bool
+    models: tuple[ModelForm, ...]
+    processes: tuple[Process, ...]
+    policy: str
+    combine: str
+    input: str
+    deadline_ms: int
+    has_default: bool
+    decide_early: bool
+    epoch_delay_ms: int
+    session_ms: int
+    join_window_ms: int
+    publish_every_outcomes: int
+    cache: bool
+    max_wait_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    seed: int
+    form: Form
+    bursts: tuple[Burst, ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def requests(self) -> int:
+        return sum(len(burst.asks) for burst in self.bursts)

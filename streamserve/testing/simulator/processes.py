@@ -1,0 +1,247 @@
+"""A simulated process: the real services of a role on a loop of its own; started, stopped, killed, started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from streamserve.core.effects import Count, RunBatch
+from streamserve.core.events import BatchFinished
+from streamserve.core.messages import DeadLetters, Predictions
+from streamserve.errors import StreamserveError
+from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.composition import (
+    App,
+    aggregator_role,
+    app_of,
+    join_role,
+    role_service,
+    update_role,
+    worker_role,
+)
+from streamserve.kafka.hosting import warmer
+from streamserve.kafka.metrics import RoleMetrics
+from streamserve.kafka.ports import At, Chunk
+from streamserve.kafka.service import RoleService
+from streamserve.runtimes.base import Runtime
+from streamserve.settings import Settings
+from streamserve.testing.simulator.broker import SimulatedLog
+from streamserve.testing.simulator.clients import Node, SimulatedConnections
+from streamserve.testing.simulator.clock import MachineClock
+from streamserve.testing.simulator.groups import Coordinator
+from streamserve.testing.simulator.models import SimulatedModel, SimulatedRunner, Weather
+from streamserve.testing.simulator.plan import Process
+from streamserve.testing.simulator.world import Machine, World
+from streamserve.testing.simulator.writer import Effects
+
+_EPOCHS_RETENTION_MS = 86_400_000
+#: A process that died by itself is started again after this.
+_RESTART_MS = 300.0
+
+
+class QuietMetrics(RoleMetrics):
+    """Counts what a stage counts, in one dictionary of the run; no collectors."""
+
+    def __init__(self, role: str, counts: dict[str, int]) -> None:
+        self.role = role
+        self._tally = counts
+
+    def count(self, effect: Count) -> None:
+        key = f"{effect.what} {effect.label}"
+        self._tally[key] = self._tally.get(key, 0) + effect.n
+
+    def consumed(self, chunk: Chunk) -> None: ...
+    def batch(self, effect: RunBatch) -> None: ...
+    def batch_finished(self, event: BatchFinished) -> None: ...
+    def predictions(self, block: Predictions) -> None: ...
+    def dead_letters(self, letters: DeadLetters) -> None: ...
+    def rebalanced(self, partitions: int) -> None: ...
+    def weights(self, route: str, weights: Mapping[str, float]) -> None: ...
+    def gauges(self, **_gauges: object) -> None: ...
+
+
+class Environment:
+    """What all processes of a run share."""
+
+    def __init__(
+        self,
+        *,
+        world: World,
+        log: SimulatedLog,
+        settings: Settings,
+        models: Mapping[str, Mapping[str, SimulatedModel]],
+        weather: Weather,
+    ) -> None:
+        """`models`: by pool, then by model id."""
+        self.world, self.log, self.settings, self.models, self.weather = world, log, settings, models, weather
+        self.coordinator = Coordinator(log)
+        self.counts: dict[str, int] = {}
+        self.ownerships: dict[tuple[str, int], list[tuple[float, str]]] = {}
+        """(group, partition) -> when it was given to which process's life."""
+
+    def assigned(self, group: str, partitions: Iterable[At], life: str) -> None:
+        for at in partitions:
+            self.ownerships.setdefault((group, at.partition), []).append((self.world.now, life))
+
+
+class SimulatedProcess:
+    """One process of the plan, through all its lives."""
+
+    def __init__(self, form: Process, environment: Environment, told: Callable[[str, str], None]) -> None:
+        """`told`: what happened to it, for the story: its name and words."""
+        self.form = form
+        self._env = environment
+        self._told = told
+        self.clock = MachineClock(environment.world.clock, rate=form.rate, skew_ms=form.skew_ms)
+        self.machine: Machine | None = None
+        self.services: list[RoleService] = []
+        self.connections: SimulatedConnections | None = None
+        self.effects = Effects()
+        self.lives = 0
+        self.stopping = False
+        self.troubles: list[str] = []
+        """What it died of by itself."""
+        self.graves: list[Machine] = []
+        self.idle_at_the_end = True
+
+    @property
+    def life(self) -> str:
+        return f"{self.form.name}#{self.lives}"
+
+    @property
+    def alive(self) -> bool:
+        return self.machine is not None and not self.machine.dead
+
+    def start(self) -> None:
+        if self.alive:
+            return
+        env = self._env
+        self.lives += 1
+        self.stopping = False
+        machine = self.machine = Machine(env.world, self.clock)
+        effects = Effects()
+        effects.crash_at, effects.send_fates, effects.commit_fates = (
+            {},
+            self.effects.send_fates,
+            self.effects.commit_fates,
+        )
+        effects.used = self.effects.used
+        effects.assigned, effects.begun = partial(self._assigned, machine), partial(self._begun, machine)
+        group = env.settings.group
+        node = Node(
+            name=self.life,
+            machine=machine,
+            log=env.log,
+            coordinator=env.coordinator,
+            session_ms=float(group.session_timeout_ms),
+            heartbeat_ms=float(group.heartbeat_interval_ms),
+            effects=effects,
+        )
+        self.effects = effects
+        self.connections = SimulatedConnections(node)
+        app = app_of(env.settings, self.connections, _EPOCHS_RETENTION_MS)
+        self.services = self._services(app, machine)
+        self._told(self.form.name, "starts")
+        machine.loop.create_task(self._live(machine))
+
+    def _assigned(self, machine: Machine, group: str, partitions: Iterable[At]) -> None:
+        if not machine.dead:
+            self._env.assigned(group, partitions, self.life)
+
+    def _begun(self, machine: Machine, group: str, partitions: Iterable[At]) -> None:
+        if not machine.dead:
+            self._told(self.form.name, f"owns {sorted(at.partition for at in partitions)} in {group}")
+
+    def _services(self, app: App, machine: Machine) -> list[RoleService]:
+        env, form = self._env, self.form
+
+        def service(role: object, **more: object) -> RoleService:
+            return role_service(
+                app,
+                role,  # type: ignore[arg-type]
+                make=partial(RoleService, runner=make_runner, tune=lambda: None),
+                clock=BrokerClock(monotonic=self.clock.monotonic, epoch=self.clock.epoch),
+                metrics=QuietMetrics(form.role, env.counts),
+                metrics_port=None,
+                **more,  # type: ignore[arg-type]
+            )
+
+        def make_runner(runtimes: Mapping[str, Runtime], finished: Callable[[BatchFinished], None]) -> SimulatedRunner:
+            return SimulatedRunner(
+                runtimes, finished, machine=machine, world=env.world, process=form.name, weather=env.weather
+            )
+
+        if form.role == "worker":
+            return [service(worker_role(app, form.pool, env.models[form.pool], form.name))]
+        if form.role == "aggregate":
+            return [service(aggregator_role(app))]
+        joining = service(join_role(app), follows_states=False)
+        return [service(update_role(app), waits_for_states=True, beside=[joining]), joining]
+
+    async def _live(self, machine: Machine) -> None:
+        """As a real process runs its services: the first to end stops the others; then it is gone."""
+        warm = warmer(self._env.models[self.form.pool]) if self.form.role == "worker" else None
+        loop = asyncio.get_running_loop()
+        services = self.services
+        tasks = [loop.create_task(service.run(lambda _port: None, warm)) for service in services]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for service in services:
+            service.request_stop()
+        await asyncio.wait(tasks)
+        errors = [error for task in tasks if (error := task.exception()) is not None]
+        for error in errors:
+            cause = f" ({error.__cause__!r})" if error.__cause__ is not None else ""
+            self.troubles.append(f"{type(error).__name__}: {error}{cause}")
+            if not isinstance(error, StreamserveError):
+                self.troubles.append("not an error of ours")
+        self._end(machine, "died: " + self.troubles[-1] if errors else "has stopped")
+        if errors:
+            self._env.world.after(_RESTART_MS, self.start)
+
+    def _end(self, machine: Machine, words: str) -> None:
+        if not machine.dead:
+            machine.kill()
+            self.graves.append(machine)
+            self._told(self.form.name, words)
+
+    def kill(self, words: str = "is killed") -> bool:
+        """As kill -9; whether there was something to kill."""
+        if self.machine is None or self.machine.dead:
+            return False
+        self._end(self.machine, words)
+        return True
+
+    def request_stop(self) -> bool:
+        """As SIGTERM."""
+        machine = self.machine
+        if machine is None or machine.dead:
+            return False
+        self.stopping = True
+        for service in self.services:
+            machine.loop.call_soon(service.request_stop)
+        return True
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is open in it; also true of one that is not there."""
+        if not self.alive:
+            return True
+        return all(service.role.stage.idle and not service.loop.queued_records for service in self.services)
+
+    @property
+    def open_requests(self) -> int:
+        return sum(service.loop.open_requests for service in self.services) if self.alive else 0
+
+    def bury(self) -> None:
+        """At the end of the run."""
+        self.idle_at_the_end = self.idle
+        self.kill("the run is over")
+        for machine in self.graves:
+            machine.loop.bury()
+
+    def forget(self) -> None:
+        """Let go of what its lives were made of."""
+        self.graves.clear()
+        self.services.clear()
+        self.machine = self.connections = None

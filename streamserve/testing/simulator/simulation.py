@@ -1,0 +1,365 @@
+"""One run of one plan: the world is built, the faults happen, and it goes on until all is settled or time is over."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from streamserve.kafka.ports import At, Committed
+from streamserve.testing.simulator.app import APP, GUARD_MS, models_of, settings_of, topics
+from streamserve.testing.simulator.broker import SimulatedLog
+from streamserve.testing.simulator.clock import WORLD_EPOCH_MS
+from streamserve.testing.simulator.groups import Group
+from streamserve.testing.simulator.models import SimulatedModel, Weather
+from streamserve.testing.simulator.plan import Fault, Plan
+from streamserve.testing.simulator.processes import Environment, SimulatedProcess
+from streamserve.testing.simulator.workload import Clients
+from streamserve.testing.simulator.world import World
+
+#: After the last planned thing a run has so long to settle.
+SETTLE_MS = 30_000.0
+SLOT_MS = 50.0
+#: How far a process may be wrong about the broker's time.
+_CLOCK_MS = 6.0
+_STOPPED_LOOK_MS = 100.0
+#: How long after what becomes of a send its effects may still be seen.
+_SEND_TROUBLE_MS = 2_500.0
+
+
+def settle_ms(plan: Plan) -> float:
+    """Feedback that names no prediction may wait for ten seconds in each partition."""
+    return SETTLE_MS + 12_000.0 * plan.form.partitions
+
+
+@dataclass(slots=True, kw_only=True)
+class Commit:
+    """One accepted commit."""
+
+    at_ms: float
+    group: str
+    partition: int
+    offset: int
+    passes_open: bool = False
+    """Of the terminal group: a request below it had no terminal record in the log."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BadCut:
+    """A call for a row that could not make it."""
+
+    at_ms: float
+    process: str
+    model: str
+    input: int
+    short_ms: float
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was noted while the run went on."""
+
+    story: list[tuple[float, str, str]] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    faults: dict[str, int] = field(default_factory=dict)
+    bad_slots: set[int] = field(default_factory=set)
+    """Slots of `SLOT_MS` in which not every partition was served as it should be."""
+    slow_slots: set[int] = field(default_factory=set)
+    """Slots in which sends could not arrive, or a process could not send."""
+    cuts: int = 0
+    judged_cuts: int = 0
+    bad_cuts: list[BadCut] = field(default_factory=list)
+    failed_writers: set[str] = field(default_factory=set)
+    memory_looks: int = 0
+    over_memory: list[str] = field(default_factory=list)
+    settled: bool = False
+    settled_ms: float = 0.0
+
+
+class Simulation:
+    """Everything of one run; `run` once, then look."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        form = plan.form
+        self.world = World(plan.seed ^ 0x5EED)
+        self.topics, names, compacted = topics(form)
+        self.log = SimulatedLog(self.world, names, compacted)
+        self.weather = Weather()
+        self.models = models_of(form)
+        self.env = Environment(
+            world=self.world, log=self.log, settings=settings_of(form), models=self.models, weather=self.weather
+        )
+        self.seen = Seen()
+        self.clients = Clients(plan, self.log, self.topics)
+        self.processes = {process.name: SimulatedProcess(process, self.env, self._told) for process in form.processes}
+        for process in self.processes.values():
+            process.effects.used = partial(self._used, process)
+        self.env.coordinator.observer = self._committed
+        self.weather.used = self._count
+        self.weather.cut = self._cut
+        self._last_call: dict[tuple[str, str], float] = {}
+        self._calls: dict[tuple[str, str], int] = {}
+        self.terminal_group = f"{APP}.terminal"
+        pools = () if form.fused else sorted({model.pool for model in form.models})
+        self._serving_groups = [self.terminal_group, *(f"{APP}.pool.{pool}" for pool in pools)]
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        plan, world = self.plan, self.world
+        late = {fault.process for fault in plan.faults if fault.kind == "start"}
+        with _quietly():
+            for process in self.processes.values():
+                if process.form.name not in late:
+                    world.at(world.delay(0, 30), process.start)
+            for fault in plan.faults:
+                world.at(fault.at_ms, self._happen, fault)
+            last = max([burst.at_ms for burst in plan.bursts] + [fault.at_ms + fault.for_ms for fault in plan.faults])
+            world.after(SLOT_MS, self._look)
+            try:
+                world.run(last + settle_ms(plan), lambda: self.seen.settled)
+            finally:
+                for process in self.processes.values():
+                    process.bury()
+
+    def _look(self) -> None:
+        """Every slot: is every partition served, is anything held that should not be, is all over?"""
+        if not self._served():
+            slot = int(self.world.now / SLOT_MS)
+            self.seen.bad_slots.update((slot - 1, slot))
+        slot_number = int(self.world.now / SLOT_MS)
+        if slot_number % 20 == 0:
+            self._look_at_memory()
+        if slot_number % 4 == 0 and self.clients.satisfied and self._is_over():
+            self.seen.settled, self.seen.settled_ms = True, self.world.now
+        self.world.after(SLOT_MS, self._look)
+
+    def _served(self) -> bool:
+        if self.world.now < self.log.away_until:
+            return False
+        served: set[tuple[str, At]] = set()
+        for process in self.processes.values():
+            if not process.alive or process.connections is None or process.machine is None or process.machine.stopped:
+                continue
+            for reader in process.connections.groups:
+                served.update((reader.group_name, at) for at in reader.owned)
+        requests = self.log.partitions(self.topics.requests)
+        return all((group, at) in served for group in self._serving_groups for at in requests)
+
+    def _is_over(self) -> bool:
+        if not all(process.idle for process in self.processes.values()):
+            return False
+        for group in self.env.coordinator.groups.values():
+            for at in self.log.partitions(group.topic):
+                end = self.log.partition(at).next_offset
+                if end and (at not in group.commits or group.commits[at].offset < end):
+                    return False
+        return True
+
+    def _look_at_memory(self) -> None:
+        """Open in a process: at most what is not answered, and what was written within the longest deadline."""
+        now = self.world.clock.broker_ms()
+        bound = 0
+        for number, written in enumerate(self.clients.written):
+            stamps = self.log.partition(At(self.topics.requests, number)).stamps
+            recent = sum(1 for stamp in reversed(stamps[-3_000:]) if stamp > now - 6_000)
+            bound += recent + written.missing
+        for process in self.processes.values():
+            if process.form.role != "learn" and process.alive:
+                self.seen.memory_looks += 1
+                if process.open_requests > bound:
+                    words = f"{process.form.name} holds {process.open_requests} requests, {bound} can be open"
+                    self.seen.over_memory.append(words)
+
+    # -- what is noted ---------------------------------------------------------------------------------------------
+
+    def _told(self, who: str, words: str) -> None:
+        self.seen.story.append((self.world.now, who, words))
+        if words.startswith("owns"):
+            self._bad(self.world.now - 600, self.world.now + 200)
+
+    def _bad(self, from_ms: float, to_ms: float) -> None:
+        self.seen.bad_slots.update(range(int(from_ms / SLOT_MS), int(to_ms / SLOT_MS) + 1))
+
+    def _slow(self, from_ms: float, to_ms: float) -> None:
+        self._bad(from_ms, to_ms)
+        self.seen.slow_slots.update(range(int(from_ms / SLOT_MS), int(to_ms / SLOT_MS) + 1))
+
+    def _count(self, what: str) -> None:
+        self.seen.faults[what] = self.seen.faults.get(what, 0) + 1
+
+    def _used(self, process: SimulatedProcess, fate: str) -> None:
+        self._count(fate)
+        self._told("broker", f"answers {process.form.name} with: {fate}")
+        self.seen.failed_writers.add(process.life)
+        self._slow(self.world.now, self.world.now + _SEND_TROUBLE_MS)
+
+    def _committed(self, group: Group, at: At, committed: Committed) -> None:
+        passes = group.name == self.terminal_group and not self.clients.all_below(at.partition, committed.offset)
+        self.seen.commits.append(
+            Commit(
+                at_ms=self.world.now,
+                group=group.name,
+                partition=at.partition,
+                offset=committed.offset,
+                passes_open=passes,
+            )
+        )
+
+    def _cut(self, model: SimulatedModel, process: str, inputs: object, now: float, odd: bool) -> None:
+        """Judged against what the model takes at least, with the share that an idle time leaves of a prediction."""
+        rows = inputs[:, 0].astype(int).tolist()  # type: ignore[index]
+        key = (f"{process}#{self.processes[process].lives}", model.model)
+        idle_s = (now - self._last_call.get(key, now)) / 1000
+        self._last_call[key] = now
+        self._calls[key] = self._calls.get(key, 0) + 1
+        self.seen.cuts += 1
+        if odd or self._calls[key] < 5 or any(key[0].startswith(name) for name, _ in self.weather.modes):
+            return
+        self.seen.judged_cuts += 1
+        least_ms = GUARD_MS - _CLOCK_MS + 0.7 * (model.a_ms + model.b_ms) * 0.5 ** max(0.0, idle_s)
+        due = self.clients.deadline_of_input
+        for given in rows:
+            short_ms = WORLD_EPOCH_MS + now + least_ms - due.get(given, 1 << 60)
+            if short_ms > 0:
+                bad = BadCut(at_ms=now, process=process, model=model.model, input=given, short_ms=short_ms)
+                self.seen.bad_cuts.append(bad)
+
+    # -- faults ----------------------------------------------------------------------------------------------------
+
+    def _happen(self, fault: Fault) -> None:
+        match fault.kind:
+            case "away":
+                self.log.away_until = max(self.log.away_until, self.world.now + fault.for_ms)
+                self._count("broker away")
+                self._told("broker", f"cannot be reached for {fault.for_ms:.0f} ms")
+                self._slow(self.world.now, self.world.now + fault.for_ms + 600)
+            case "compact":
+                before = self.log.compacted_records
+                self.log.compact()
+                if self.log.compacted_records > before:
+                    self._count("compaction")
+            case _:
+                self._happen_to(self.processes[fault.process], fault)
+
+    def _happen_to(self, process: SimulatedProcess, fault: Fault) -> None:
+        world = self.world
+        match fault.kind:
+            case "start":
+                self._count("late start")
+                process.start()
+            case "crash" if fault.point and process.alive:
+                effects = process.effects
+                n = fault.number + (effects.sends if "send" in fault.point else effects.commits)
+                effects.crash_at[fault.point, n] = lambda: self._crash(process, fault)
+            case "crash":
+                self._crash(process, fault)
+            case "pause" if process.alive and process.machine is not None:
+                self._count("pause beyond session" if fault.for_ms > self.plan.form.session_ms else "pause")
+                process.machine.stop_until(world.now + fault.for_ms)
+                self._told(process.form.name, f"is stopped for {fault.for_ms:.0f} ms")
+                self._slow(world.now, world.now + fault.for_ms + 200)
+            case "stop":
+                if process.request_stop():
+                    self._count("stop")
+                    self._told(process.form.name, "is asked to stop")
+                    self._bad(world.now, world.now + 600)
+                    world.after(fault.for_ms, self._start_when_gone, process)
+            case "sends":
+                process.effects.send_fates.extend([fault.point] * fault.number)
+            case "commits":
+                process.effects.commit_fates.extend([fault.point] * fault.number)
+            case "model":
+                self._break_model(process, fault)
+
+    def _crash(self, process: SimulatedProcess, fault: Fault) -> None:
+        words = f"is killed {fault.point}" if fault.point else "is killed"
+        if process.kill(words):
+            self._count(f"crash {fault.point}".strip())
+            self._bad(self.world.now - 100, self.world.now + 200)
+            self.world.after(fault.for_ms, process.start)
+
+    def _start_when_gone(self, process: SimulatedProcess) -> None:
+        if process.alive and process.stopping:
+            self.world.after(_STOPPED_LOOK_MS, self._start_when_gone, process)
+        else:
+            process.start()
+
+    def _break_model(self, process: SimulatedProcess, fault: Fault) -> None:
+        key = (process.form.name, fault.model)
+        self.weather.modes[key] = fault.point
+        self._told(process.form.name, f"{fault.model}: calls {fault.point} for {fault.for_ms:.0f} ms")
+        self.world.after(fault.for_ms, self._mend_model, process, key, fault)
+
+    def _mend_model(self, process: SimulatedProcess, key: tuple[str, str], fault: Fault) -> None:
+        if self.weather.modes.get(key) == fault.point:
+            del self.weather.modes[key]
+        if fault.point == "hang":  # somebody notices, and kills it
+            self._crash(process, fault._replace(point="", for_ms=100.0))
+
+    # -- what invariants ask ---------------------------------------------------------------------------------------
+
+    def lost_an_acknowledgement(self, life: str) -> bool:
+        """Whether a send of this process's life failed, or nobody knows."""
+        return life in self.seen.failed_writers
+
+    def wrote_as_zombie(self, life: str, partition: int, at_ms: float) -> bool:
+        """Whether at that time another was the owner already."""
+        given = [(at, who) for at, who in self.env.ownerships.get((self.terminal_group, partition), []) if at <= at_ms]
+        return bool(given) and given[-1][1] != life
+
+    def faults(self) -> dict[str, int]:
+        """Everything that went wrong or was odd, by kind."""
+        groups = self.env.coordinator.groups.values()
+        found = self.seen.faults | self.clients.counts
+        found["session expired"] = sum(group.expired for group in groups)
+        found["commit refused"] = sum(group.refused_commits for group in groups)
+        found["rebalance"] = sum(max(0, group.rebalances - 1) for group in groups)
+        found["fetch of a prefix"] = self.log.prefix_fetches
+        found["machine with another clock"] = sum(1 for process in self.plan.form.processes if process.skew_ms)
+        return found
+
+    def forget(self) -> None:
+        """Once it has been judged: what is large is freed at once, not when the collector comes."""
+        self.world.forget()
+        self.log.forget()
+        for process in self.processes.values():
+            process.forget()
+
+    # -- for comparison --------------------------------------------------------------------------------------------
+
+    def digest(self) -> str:
+        """Of everything that was written, committed and told: equal runs, equal digests."""
+        digest = hashlib.blake2b(digest_size=16)
+        for topic in sorted(vars_of(self.topics)):
+            for at in self.log.partitions(topic):
+                part = self.log.partition(at)
+                digest.update(repr((at, part.offsets, part.stamps, part.keys, part.values, part.headers)).encode())
+        for commit in self.seen.commits:
+            digest.update(repr((commit.at_ms, commit.group, commit.partition, commit.offset)).encode())
+        digest.update(repr(self.seen.story).encode())
+        return digest.hexdigest()
+
+
+def vars_of(names: object) -> list[str]:
+    return [str(getattr(names, slot)) for slot in names.__dataclass_fields__]  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """No log lines of a hundred processes, no collector that walks them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+        if enabled:
+            gc.enable()

@@ -1,0 +1,195 @@
+"""The simulated writer: one lane a partition, one batch of it on its way, acknowledgements that may not come.
+
+As with `KafkaWriter`: what is sent to one partition is appended in that order; a broker that is away delays and does
+not lose; a batch that is refused or given up fails its sends, then all lanes wait until the producer has been rebuilt.
+What a failed batch left in the log, or leaves there later, is not taken back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from streamserve.kafka.ports import Ack, At, RecordColumns
+from streamserve.testing.simulator.broker import SimulatedLog
+from streamserve.testing.simulator.world import Machine
+
+SEND_MS = (0.3, 2.5)
+ACK_MS = (0.3, 2.5)
+SLOW_ACK_MS = (200.0, 1_500.0)
+#: When a producer gives a batch up (seconds to a minute in Kafka; shorter here, so that a run sees many).
+GIVE_UP_MS = (100.0, 600.0)
+_REBUILD_MS = (50.0, 300.0)
+#: What was given up is appended before anything that the rebuilt producer sends: its connection was closed first, and a
+#: broker takes what it has received in order.
+_LATE_APPEND_MS = (1.0, 45.0)
+_STOP_S = 5.0
+
+#: What can become of a batch: `refused` (not appended), `lost` (not appended, given up), `unknown` (appended, given
+#: up), `late` (given up, appended afterwards), `slow` (appended, acknowledged much later).
+SEND_FATES = ("refused", "lost", "unknown", "late", "slow")
+#: Of a commit: `lost` (not taken, no answer), `unknown` (taken, no answer).
+COMMIT_FATES = ("lost", "unknown")
+#: Where a process can be made to end: at its n-th effect on the world.
+CRASH_POINTS = ("before send", "after send", "before commit", "after commit")
+
+
+class Effects:
+    """What of a process reaches the world, counted; where it is to break is looked up here."""
+
+    def __init__(self) -> None:
+        self.sends = 0
+        self.commits = 0
+        self.crash_at: dict[tuple[str, int], Callable[[], None]] = {}
+        """(`before send`, n), ... -> what ends the process there."""
+        self.send_fates: deque[str] = deque()
+        self.commit_fates: deque[str] = deque()
+        self.used: Callable[[str], None] = lambda fate: None
+        self.assigned: Callable[[str, Iterable[At]], None] = lambda group, partitions: None
+        self.begun: Callable[[str, Iterable[At]], None] = lambda group, partitions: None
+
+    def _point(self, name: str, number: int) -> None:
+        end = self.crash_at.pop((name, number), None)
+        if end is not None:
+            end()
+
+    def before_send(self) -> None:
+        self.sends += 1
+        self._point("before send", self.sends)
+
+    def after_send(self) -> None:
+        self._point("after send", self.sends)
+
+    def before_commit(self) -> None:
+        self.commits += 1
+        self._point("before commit", self.commits)
+
+    def after_commit(self) -> None:
+        self._point("after commit", self.commits)
+
+    def fate_of_send(self) -> str:
+        return self._next(self.send_fates, "send")
+
+    def fate_of_commit(self) -> str:
+        return self._next(self.commit_fates, "commit")
+
+    def _next(self, fates: deque[str], what: str) -> str:
+        if not fates:
+            return ""
+        fate = fates.popleft()
+        self.used(f"{what} {fate}")
+        return fate
+
+
+_Send = tuple[RecordColumns, "asyncio.Future[Ack]", float]
+"""Records, who waits, when they were handed over."""
+
+
+class SimulatedWriter:
+    """`LogWriter`."""
+
+    def __init__(self, name: str, machine: Machine, log: SimulatedLog, effects: Effects) -> None:
+        self._name = name
+        self._machine, self._log, self._world, self._effects = machine, log, log.world, effects
+        self._lanes: dict[At, deque[_Send]] = {}
+        self._on_their_way: dict[At, list[_Send]] = {}
+        self._rebuilt_at = 0.0
+        self._stopping = False
+        self._quiet = asyncio.Event()
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        self._stopping = True
+        if self._on_their_way and not self._machine.dead:
+            self._quiet.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), _STOP_S)
+        left = [send for sends in (*self._lanes.values(), *self._on_their_way.values()) for send in sends]
+        _end(left, "the writer was stopped before the broker acknowledged it")
+
+    def send(self, at: At, records: RecordColumns) -> asyncio.Future[Ack]:
+        future: asyncio.Future[Ack] = self._machine.loop.create_future()
+        if self._stopping or not len(records.values):
+            future.set_result(Ack(error="the writer was stopped" if self._stopping else ""))
+            return future
+        if not self._log.has(at):
+            future.set_result(Ack(error=f"unknown topic or partition {at}"))
+            return future
+        self._effects.before_send()
+        if self._machine.dead:
+            return future
+        self._lanes.setdefault(at, deque()).append((records, future, self._world.now))
+        if at not in self._on_their_way:
+            self._depart(at)
+        self._effects.after_send()
+        return future
+
+    def _depart(self, at: At) -> None:
+        """Everything in the lane goes as one batch."""
+        lane = self._lanes.get(at)
+        if not lane or self._machine.dead:
+            self._on_their_way.pop(at, None)
+            if not self._on_their_way:
+                self._quiet.set()
+            return
+        batch = list(lane)
+        lane.clear()
+        self._on_their_way[at] = batch
+        fate = self._effects.fate_of_send()
+        wait = max(0.0, self._rebuilt_at - self._world.now)
+        self._world.after(wait + self._world.delay(*SEND_MS), self._arrive, at, batch, fate)
+
+    def _arrive(self, at: At, batch: list[_Send], fate: str) -> None:
+        world = self._world
+        if self._machine.dead and world.rng.random() < 0.5:
+            return  # it had not left the machine
+        if not self._log.reached(lambda: self._arrive(at, batch, fate)):
+            return
+        if fate == "refused":
+            world.after(world.delay(*ACK_MS), self._failed, at, batch, "refused")
+            return
+        if fate == "lost":
+            world.after(world.delay(*GIVE_UP_MS), self._failed, at, batch, "timed out")
+            return
+        if fate == "late":
+            give_up = world.delay(*GIVE_UP_MS)
+            world.after(give_up, self._failed, at, batch, "timed out")
+            world.after(
+                give_up + world.delay(*_LATE_APPEND_MS), self._log.append, at, _records(batch), self._name, batch[-1][2]
+            )
+            return
+        first, stamp = self._log.append(at, _records(batch), self._name, batch[-1][2])
+        if fate == "unknown":
+            world.after(world.delay(*GIVE_UP_MS), self._failed, at, batch, "timed out")
+            return
+        world.after(world.delay(*(SLOW_ACK_MS if fate == "slow" else ACK_MS)), self._answered, at, batch, first, stamp)
+
+    def _answered(self, at: At, batch: list[_Send], first: int, stamp: int) -> None:
+        if not self._log.reached(lambda: self._answered(at, batch, first, stamp)) or self._machine.dead:
+            return
+        for records, future, _ in batch:
+            if not future.done():
+                future.set_result(Ack(offset=first, append_ms=stamp))
+            first += len(records.values)
+        self._depart(at)
+
+    def _failed(self, at: At, batch: list[_Send], words: str) -> None:
+        if self._machine.dead:
+            return
+        self._rebuilt_at = self._world.now + self._world.delay(*_REBUILD_MS)
+        _end(batch, words)
+        self._depart(at)
+
+
+def _records(batch: Iterable[_Send]) -> list[RecordColumns]:
+    return [records for records, _, _ in batch]
+
+
+def _end(batch: Iterable[_Send], words: str) -> None:
+    for _, future, _ in batch:
+        if not future.done():
+            future.set_result(Ack(error=words))

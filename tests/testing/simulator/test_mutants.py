@@ -1,0 +1,57 @@
+"""The simulator finds each planted fault. The hunt from seed 0 is in `make test-long`; here it starts near a hit."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamserve.testing.mutants import MUTANTS
+from streamserve.testing.simulator.run import Totals, runs
+
+#: Seeds at which each was found, by the hunt.
+FOUND = {
+    "commit-before-produce": 3,
+    "ledger-off-by-one": 0,
+    "ledger-settles-the-highest": 1,
+    "epoch-applied-early": 2,
+    "forgotten-answered": 0,
+    "forgotten-answers": 0,
+    "answers-read-too-late": 20,
+    "scan-from-too-late": 9,
+    "outcomes-not-deduplicated": 12,
+    "state-forgets-what-it-includes": 21,
+    "outcomes-settled-when-learnt": 2,
+    "feedback-settled-at-once": 0,
+    "failed-sends-taken-for-sent": 3,
+    "own-clock": 1,
+    "no-lease": 3,
+    "guard-forgotten": 0,
+    "versions-mixed-up": 0,
+    "doomed-rows-run": 1,
+    "window-not-read-again": 1,
+    "queue-kept-after-revocation": 10,
+    "choice-by-read-order": 2,
+}
+BEFORE, BEHIND = 1, 20
+FAR = 2_000
+
+
+def first_found(name: str, seeds: range) -> int | None:
+    return next((r.plan.seed for r in runs(seeds, Totals(), MUTANTS[name].plant) if r.failed), None)
+
+
+def test_each_has_a_known_hit() -> None:
+    assert FOUND.keys() == MUTANTS.keys()
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_it_is_found_near_its_known_hit(name: str) -> None:
+    hit = FOUND[name]
+    assert first_found(name, range(max(0, hit - BEFORE), hit + BEHIND)) is not None
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("name", FOUND)
+def test_it_is_found_by_the_hunt(name: str) -> None:
+    assert first_found(name, range(FAR)) is not None
