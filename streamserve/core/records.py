@@ -37,6 +37,13 @@ class FeedbackRecord:
     headers: Headers = ()
     origin: tuple[int, int] | None = None
     """(partition, offset) where it first landed, if it was forwarded."""
+    origin_ms: int | None = None
+    """When."""
+
+    @property
+    def landed_ms(self) -> int:
+        """When it came, whoever has forwarded it since."""
+        return self.append_ms if self.origin_ms is None else self.origin_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -206,6 +206,7 @@ TOPICS: tuple[TopicSpec, ...] = (
         headers=(
             Header(name="ss-ref", meaning="Copied from the prediction: places the feedback."),
             Header(name="ss-origin", meaning="`<partition>-<offset>` where it first landed, if it was forwarded."),
+            Header(name="ss-origin-ms", meaning="When it first landed."),
             *_REDRIVEN,
         ),
     ),

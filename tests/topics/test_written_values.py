@@ -164,4 +164,6 @@ def test_request_headers_that_are_read_are_declared() -> None:
     assert {raw.DTYPE_HEADER, raw.SHAPE_HEADER} <= declared
     put_back = {redrives.REDRIVEN_HEADER, redrives.REDRIVEN_FROM_HEADER}
     assert put_back <= declared
-    assert {refs.REF_HEADER, refs.ORIGIN_HEADER} | put_back == {h.name for h in spec_of(Kind.FEEDBACK).headers}
+    assert {refs.REF_HEADER, refs.ORIGIN_HEADER, refs.ORIGIN_MS_HEADER} | put_back == {
+        h.name for h in spec_of(Kind.FEEDBACK).headers
+    }

@@ -243,7 +243,7 @@ class JoinStage:
         return True
 
     def _join(self, partition: Partition, record: FeedbackRecord, stored: PredictionRecord) -> OutcomeRecord | Unusable:
-        if record.append_ms - stored.append_ms > self._options.window_ms:
+        if record.landed_ms - stored.append_ms > self._options.window_ms:
             return Unusable(reason="late", detail=f"more than {self._options.window_ms} ms after its prediction")
         decision = self._decode(stored.raw)
         if decision is None:
@@ -263,7 +263,7 @@ class JoinStage:
             ref=(partition.number, stored.request_offset),
             decision=replace(decision, members=members),
             feedback=record.origin or (partition.number, record.offset),
-            feedback_ms=record.append_ms,
+            feedback_ms=record.landed_ms,
             label=record.label,
             has_label=record.has_label,
             reward=record.reward,

@@ -12,7 +12,7 @@ from streamserve.core.records import FeedbackForward, FeedbackRecord
 from streamserve.kafka.codecs.columns import Refusal, excerpt, id_text, unreadable
 from streamserve.kafka.codecs.encoded import EncodedRecords
 from streamserve.kafka.codecs.jsonbody import parse
-from streamserve.kafka.codecs.refs import ORIGIN_HEADER, REF_HEADER, format_ref, parse_ref
+from streamserve.kafka.codecs.refs import ORIGIN_HEADER, ORIGIN_MS_HEADER, REF_HEADER, format_ref, parse_ref
 
 DEFAULT_MAX_FEEDBACK_BYTES = 1 << 20
 
@@ -55,16 +55,25 @@ def decode_feedback(
         value=value,
         headers=tuple(headers),
         origin=places.get(ORIGIN_HEADER),
+        origin_ms=_origin_ms(headers, append_ms) if ORIGIN_HEADER in places else None,
     )
 
 
 def encode_forward(forward: FeedbackForward) -> EncodedRecords:
-    """The record for another partition: key and value byte for byte, and where it first landed as `ss-origin`."""
+    """The record for another partition: key and value byte for byte, where it first landed as `ss-origin`, and when."""
     record = forward.record
     partition, offset = record.origin or (record.partition, record.offset)
-    headers: list[tuple[str, bytes | None]] = [header for header in record.headers if header[0] != ORIGIN_HEADER]
+    own = (ORIGIN_HEADER, ORIGIN_MS_HEADER)
+    headers: list[tuple[str, bytes | None]] = [header for header in record.headers if header[0] not in own]
     headers.append((ORIGIN_HEADER, format_ref(partition, offset).encode()))
+    headers.append((ORIGIN_MS_HEADER, b"%d" % record.landed_ms))
     return EncodedRecords(keys=[record.key], values=[record.value], headers=[headers])
+
+
+def _origin_ms(headers: Headers, append_ms: int) -> int | None:
+    """When a forwarded record first landed; None where that is not said, or was later than its forward."""
+    said = dict(headers).get(ORIGIN_MS_HEADER) or b""
+    return int(said) if said.isdigit() and len(said) < 20 and int(said) <= append_ms else None
 
 
 def _places(headers: Headers) -> dict[str, tuple[int, int]] | Refusal:

@@ -9,6 +9,7 @@ ID_HEADER = "ss-id"
 OUTCOME_HEADER = "ss-outcome"
 TRACE_HEADER = "traceparent"
 ORIGIN_HEADER = "ss-origin"
+ORIGIN_MS_HEADER = "ss-origin-ms"
 
 # Kafka's partitions are 32-bit, its offsets 64-bit; no leading zeros, so that each ref has one spelling.
 _REF = re.compile(r"(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,18})", re.ASCII)

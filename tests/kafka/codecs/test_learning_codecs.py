@@ -176,11 +176,17 @@ def test_forwarded_feedback_keeps_bytes_and_its_first_place() -> None:
     first = taken(b'{"id":"a","label":1}', [("ss-ref", b"3-17"), ("traceparent", b"t")])
     records = encode_forward(FeedbackForward(to_partition=3, record=first))
     assert (records.keys, records.values) == ([b"k"], [b'{"id":"a","label":1}'])
-    assert records.headers == [[("ss-ref", b"3-17"), ("traceparent", b"t"), ("ss-origin", b"2-9")]]
+    assert records.headers == [
+        [("ss-ref", b"3-17"), ("traceparent", b"t"), ("ss-origin", b"2-9"), ("ss-origin-ms", b"1000")]
+    ]
     again = decode_feedback(records.values[0], tuple(records.headers[0]), partition=3, offset=50, append_ms=2_000)
     assert isinstance(again, FeedbackRecord)
     assert again.origin == (2, 9)
-    assert encode_forward(FeedbackForward(to_partition=3, record=again)).headers[0][-1] == ("ss-origin", b"2-9")
+    assert encode_forward(FeedbackForward(to_partition=3, record=again)).headers[0][-2:] == [
+        ("ss-origin", b"2-9"),
+        ("ss-origin-ms", b"1000"),
+    ]
+    assert again.landed_ms == 1_000  # however late it was forwarded
     assert BatchBuilder(1 << 20, 0).append(timestamp=None, key=b"k", value=b"v", headers=records.headers[0])
 
 
