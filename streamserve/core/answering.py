@@ -323,7 +323,9 @@ class Answering:
         if batch.part_of >= 0:
             yield from self._finish_part(desk, batch, outputs, duration)
             return
-        verdict = Verdict(missing=missing, outputs=outputs, details=checked.details, duration_ms=duration)
+        # Of a call that answers nobody the rows are worth nothing, and may not even be as many as were asked for.
+        said = outputs if some(missing == PRESENT) else None
+        verdict = Verdict(missing=missing, outputs=said, details=checked.details, duration_ms=duration)
         yield from self._deliver(desk, batch, verdict)
 
     def _went_well(self, desk: Desk, effects: list[Effect]) -> None:
@@ -335,7 +337,7 @@ class Answering:
         full, source = self._with_followers(desk, batch, verdict)
         if full is not batch:
             outputs = verdict.outputs
-            if outputs is not None and every(verdict.missing != Missing.WRONG_ROW_COUNT):
+            if outputs is not None:
                 outputs = _gathered(outputs, ranges(starts_of(batch.n_rows)[:-1][source], full.n_rows))
             verdict = Verdict(
                 missing=verdict.missing[source],

@@ -181,3 +181,27 @@ def test_a_dead_letter_tells_the_exception_its_stack_and_the_calls() -> None:
     assert failure.attempts == 3  # with four, with two, alone
     assert len(world.stage._aggregator._window.failures) == 0
     assert world.now_ms == START_MS
+
+
+@pytest.mark.parametrize("rows", [0, 1, 40])
+def test_a_wrong_number_of_rows_harms_no_follower(rows: int) -> None:
+    """Equal requests wait for the one that is called; what it returned must not be taken apart for them."""
+    rules = app(route(["a@1"], deadline_ms=1_000))
+    answers: list[RunBatch] = []
+
+    def run(call: RunBatch) -> None:
+        answers.append(call)
+
+    stage = FusedStage(rules, model_rules(rules, cache_bytes=10_000, max_batch=8), CODECS, epochs(rules))
+    world = World(stage, run)
+    world.feed(assigned(0))
+    sent = 0
+    for _ in range(8):
+        world.feed(requests([b":%d,1" % (i % 5) for i in range(9)], first=sent, append_ms=world.now_ms))
+        sent += 9
+        while answers:
+            call = answers.pop()
+            outputs = Outputs(labels=np.zeros(rows))
+            world.feed(BatchFinished(batch=call.batch, outputs=outputs, duration_ms=1.0))
+    world.at(2_000)
+    assert len(world.records) == sent
