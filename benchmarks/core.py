@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from streamserve.core.desk import ModelRules
-from streamserve.core.effects import Effect, EmitAnswers, EmitPredictions, RunBatch, Settle
+from streamserve.core.effects import Effect, EmitAnswers, EmitDeadLetters, EmitPredictions, RunBatch, Settle
 from streamserve.core.epochs import EpochTable
 from streamserve.core.events import (
     AnswersFetched,
@@ -107,6 +107,8 @@ class Drive:
                 records = encode_predictions(effect.predictions)
                 self.records_out += len(records.values)
                 self.bytes_out += sum(map(len, records.values))
+                return Produced(token=effect.token)
+            case EmitDeadLetters():
                 return Produced(token=effect.token)
             case EmitAnswers():
                 out.append(effect)

@@ -150,10 +150,13 @@ def _ask_broker(settings: Settings, config: Path, *, offline: bool) -> Report:
 
 async def _compare(settings: Settings, servers: str, config: Path) -> Report:
     from streamserve.kafka import admin  # noqa: PLC0415  (so that `--offline` works without a Kafka client)
+    from streamserve.kafka.fencing import try_transactions  # noqa: PLC0415  (as above)
     from streamserve.kafka.security import connection_options  # noqa: PLC0415  (as above)
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what goes wrong is said once, in our words
     options = connection_options(settings.broker.client)
+    if settings.app.delivery == "exactly_once":
+        await try_transactions({"bootstrap_servers": servers, **options}, settings.app.name)
     topics = await admin.declared_topics(settings, servers, options)
     found = await admin.plan(servers, topics, options)
     if settings.broker.bootstrap_servers is None and sum(one.what == "missing" for one in found) == len(topics):

@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamserve.core.fast import distinct, every, indices
-from streamserve.core.messages import I64, Answers, Choice, MemberOutput, Predictions, Requests, request_keys
+from streamserve.core.messages import (
+    I64,
+    Answers,
+    Choice,
+    DeadLetters,
+    MemberOutput,
+    Predictions,
+    Requests,
+    request_keys,
+)
 from streamserve.core.rows import ranges, starts_of
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -202,3 +211,18 @@ def _joined(parts: list[Answers]) -> Answers:
 def _concatenated(columns: Sequence[NDArray[_Scalar] | None]) -> NDArray[_Scalar] | None:
     """None where the first is: all are alike."""
     return None if columns[0] is None else np.concatenate([column for column in columns if column is not None])
+
+
+def take_letters(letters: DeadLetters, rows: I64) -> DeadLetters:
+    """The dead letters of these indices, in this order."""
+    picked = rows.tolist()
+    return replace(
+        letters,
+        offsets=letters.offsets[rows],
+        append_ms=letters.append_ms[rows],
+        keys=[letters.keys[i] for i in picked],
+        values=[letters.values[i] for i in picked],
+        headers=[letters.headers[i] for i in picked],
+        reasons=[letters.reasons[i] for i in picked],
+        details=[letters.details[i] for i in picked],
+    )

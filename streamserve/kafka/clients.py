@@ -81,6 +81,11 @@ async def _stopped(client: Any) -> None:
         await asyncio.wait_for(method(), _STOP_S)
     except (TimeoutError, KafkaError) as error:
         _log.warning("a Kafka client did not stop cleanly: %s", error)
+    except asyncio.CancelledError:
+        # Also what the client's own fetch ends with that was to be tried again: not meant for us (aiokafka 0.14).
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
 
 
 def chunk_of(at: At, records: list[Any], next_offset: int, end: int | None = None) -> Chunk:
@@ -376,17 +381,6 @@ class KafkaLookups:
     async def ends(self, partitions: Collection[At]) -> dict[At, int]:
         return await self._offsets(partitions, end=True)
 
-    async def since(self, partitions: Collection[At], ms: int) -> dict[At, int]:
-        consumer = self._consumer
-        if not partitions:
-            return {}
-        if consumer is None:
-            raise BrokerError("look-ups were not started")
-        wanted = {TopicPartition(at.topic, at.partition): ms for at in partitions}
-        found = await _persistently(lambda: consumer.offsets_for_times(wanted), "asking for offsets by time")
-        held = {At(tp.topic, tp.partition): entry.offset for tp, entry in found.items() if entry is not None}
-        return held | await self.ends([at for at in partitions if at not in held])
-
     async def _offsets(self, partitions: Collection[At], *, end: bool) -> dict[At, int]:
         if not partitions:
             return {}
@@ -396,6 +390,18 @@ class KafkaLookups:
         ask = self._consumer.end_offsets if end else self._consumer.beginning_offsets
         found = await _persistently(lambda: ask(wanted), "asking for offsets")
         return {At(tp.topic, tp.partition): offset for tp, offset in found.items()}
+
+    async def since(self, times: Mapping[At, int]) -> dict[At, int]:
+        """Of each partition the first offset appended at this time (ms) or later; its end where there is none."""
+        if not times:
+            return {}
+        consumer = self._consumer
+        if consumer is None:
+            raise BrokerError("look-ups were not started")
+        wanted = {TopicPartition(at.topic, at.partition): max(0, ms) for at, ms in times.items()}
+        found = await _persistently(lambda: consumer.offsets_for_times(wanted), "asking for offsets by time")
+        ends = await self.ends([at for at in times if found[TopicPartition(*at)] is None])
+        return {at: ends[at] if at in ends else found[TopicPartition(*at)].offset for at in times}
 
     async def committed(self, group: str, partitions: Collection[At]) -> dict[At, Committed]:
         admin = self._admin

@@ -28,9 +28,11 @@ from streamserve.kafka import intake
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.codecs.decisions import decode_decision
 from streamserve.kafka.codecs.inputs import input_codec
+from streamserve.kafka.delivery import join_outputs, terminal_outputs, update_outputs
 from streamserve.kafka.hosting import announcement, form_of_rows
 from streamserve.kafka.loop import StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics
+from streamserve.kafka.once import ExactlyOnce, Outputs
 from streamserve.kafka.ownership import Plan
 from streamserve.kafka.perform import Topics
 from streamserve.kafka.ports import At, GroupReader, LogLookups, LogReader, LogWriter
@@ -52,6 +54,16 @@ class Connections(Protocol):
     def lookups(self) -> LogLookups: ...
 
     def writer(self) -> LogWriter: ...
+
+    def scan(self) -> LogReader:
+        """For look-ups: reads on where a partition ends in a marker."""
+        ...
+
+    def once(
+        self, outputs: Outputs | None, *, group: str, topics: Topics, writer: LogWriter, lookups: LogLookups
+    ) -> ExactlyOnce | None:
+        """What sees to it that these outputs stand in the log once; None where delivery is at least once."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +130,7 @@ def worker_role(app: App, pool: str, runtimes: Mapping[str, Runtime], instance: 
         runtimes=runtimes,
         announcement=announcement(settings, pool, instance, sorted(runtimes)),
         sweeps=sweeps,
+        once=terminal_outputs(app.topics) if settings.fused else None,
         asks_time=_time_asked_at(app),
     )
 
@@ -130,6 +143,7 @@ def aggregator_role(app: App) -> Role:
         name="aggregate",
         stage=AggregatorStage(app.rules, epochs, app.codecs),
         sweeps=AggregatorStage(app.rules, epochs, app.codecs),
+        once=terminal_outputs(topics),
         driving_kind="requests",
         wiring=Wiring(
             driving=topics.requests,
@@ -185,6 +199,7 @@ def join_role(app: App) -> Role:
         ),
         topics=topics,
         encoders=intake.encoders(topics),
+        once=join_outputs(topics, app.rules, partitions),
         asks_time=_time_asked_at(app),
     )
 
@@ -206,6 +221,7 @@ def update_role(app: App) -> Role:
         plan=_plan(app.settings, group="update", driving=topics.outcomes, rebuilds=True),
         topics=topics,
         encoders=intake.encoders(topics),
+        once=update_outputs(topics),
         asks_time=_time_asked_at(app),
     )
 
@@ -245,6 +261,7 @@ def role_service(
 ) -> RoleService:
     """`instance`: of a static member of the group. `make`, `clock`, `metrics`: others than a real process has."""
     connections = app.connections
+    writer, lookups = connections.writer(), connections.lookups()
     clients = Clients(
         group=connections.group(
             topic=role.plan.driving,
@@ -253,9 +270,10 @@ def role_service(
             committed_only=role.driving_kind == "requests",
         ),
         followed=connections.reader() if role.plan.followed else None,
-        scan=connections.reader,
-        lookups=connections.lookups(),
-        writer=connections.writer(),
+        scan=connections.scan,
+        lookups=lookups,
+        writer=writer,
+        once=connections.once(role.once, group=role.plan.group, topics=role.topics, writer=writer, lookups=lookups),
     )
     metrics = metrics or RoleMetrics(role.name, app.settings.app.name, app.rules.routes)
     learns = follows_states and any(route.learns for route in app.rules.routes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
@@ -31,9 +32,9 @@ from streamserve.core.records import (
     Outcomes,
     StateRecord,
 )
-from streamserve.errors import MalformedRecord
+from streamserve.errors import ContractError, MalformedRecord
 from streamserve.kafka.codecs.answers import decode_answers, encode_answers, peek_answers
-from streamserve.kafka.codecs.dead_letters import encode_dead_letters
+from streamserve.kafka.codecs.dead_letters import encode_dead_letters, place_of
 from streamserve.kafka.codecs.decisions import decode_prediction_record
 from streamserve.kafka.codecs.feedback import decode_feedback, encode_forward
 from streamserve.kafka.codecs.learning import (
@@ -47,6 +48,7 @@ from streamserve.kafka.codecs.learning import (
 )
 from streamserve.kafka.codecs.predictions import encode_predictions
 from streamserve.kafka.loop import Reject
+from streamserve.kafka.once import Key, outcome_key
 from streamserve.kafka.perform import Encoders, Topics
 from streamserve.kafka.ports import At, Chunk, Columns, Record, RecordColumns
 
@@ -188,6 +190,21 @@ def epoch_of(value: bytes | None, at: At, offset: int, append_ms: int) -> StateR
 
 def snapshot_of(value: bytes | None, at: At, offset: int, _append_ms: int) -> StateRecord:
     return decode_snapshot(value, partition=at.partition, offset=offset)
+
+
+def letter_keys(chunk: Chunk) -> set[Key]:
+    """What the dead letters of a fetch are about."""
+    return {place for headers in chunk.headers if (place := place_of(headers)) is not None}
+
+
+def outcome_keys(feedback_topic: str, chunk: Chunk) -> set[Key]:
+    """What the outcomes of a fetch are about; what is none of ours is nobody's."""
+    keys: set[Key] = set()
+    for value, offset in zip(chunk.values, chunk.offsets.tolist(), strict=True):
+        with suppress(ContractError):
+            outcome = decode_outcome(value, partition=chunk.at.partition, offset=offset, append_ms=0)
+            keys.add(outcome_key(feedback_topic, outcome))
+    return keys
 
 
 def encoders(topics: Topics) -> Encoders:

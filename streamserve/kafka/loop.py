@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from streamserve.core.effects import Effect
@@ -28,9 +29,10 @@ from streamserve.core.events import (
     Revoked,
     Tick,
 )
+from streamserve.core.fast import every, indices, some
 from streamserve.core.ledger import Ledger
 from streamserve.core.messages import DeadLetters, Requests
-from streamserve.core.slicing import joined_requests
+from streamserve.core.slicing import joined_requests, take_letters
 from streamserve.core.stage import Stage
 from streamserve.errors import ShuttingDown
 from streamserve.kafka.clock import BrokerClock
@@ -267,10 +269,11 @@ class StageLoop:
         ledger = self.ledgers.get(partition)
         if ledger is None:
             return
+        reject = self._reject
         if chunk.at.topic == self._wiring.driving:
             if partition in self._closing:
                 return
-            fresh = chunk.offsets
+            fresh, reject = chunk.offsets, partial(self._reject_new, ledger.next_offset)
             if len(fresh) and int(fresh[0]) < ledger.next_offset:  # read again only to be remembered
                 fresh = fresh[fresh >= ledger.next_offset]
             ledger.opened(fresh, chunk.next_offset)
@@ -279,7 +282,7 @@ class StageLoop:
             self._metrics.consumed(chunk)
         rejecting = self._wiring.rejecting.get(chunk.at.topic)
         make = self._wiring.events.get(chunk.at.topic)
-        event = rejecting(chunk, self._reject) if rejecting is not None else make(chunk) if make is not None else None
+        event = rejecting(chunk, reject) if rejecting is not None else make(chunk) if make is not None else None
         match event:
             case None:
                 return
@@ -293,6 +296,14 @@ class StageLoop:
                 self._apply(event)
         if self._gathered_records >= FETCH_RECORDS:
             self._decide()
+
+    def _reject_new(self, position: int, letters: DeadLetters) -> None:
+        """What lies below the position was rejected when it was first read; now it is only remembered."""
+        new = letters.offsets >= position
+        if every(new):
+            self._reject(letters)
+        elif some(new):
+            self._reject(take_letters(letters, indices(new)))
 
     def _decide(self) -> None:
         """Give the stage what was gathered: requests of all partitions in one event, answers, ended calls."""
@@ -347,6 +358,7 @@ class StageLoop:
 
     def begin(self, resumes: Mapping[int, Resume]) -> None:
         """These partitions are ours from now on."""
+        self._forget_queued(resumes.keys())  # fetched before; what is to be read is yet to come
         self._closing -= resumes.keys()
         for partition, resume in resumes.items():
             self.ledgers[partition] = Ledger(resume.position)
@@ -377,19 +389,22 @@ class StageLoop:
             return
         for partition in gone:
             del self.ledgers[partition]
-        kept: deque[Chunk | BatchFinished | Event] = deque()
-        for item in self._inbox:
-            if isinstance(item, Chunk) and item.at.partition in gone:
-                self._queued_records -= len(item)
-                self._handled += 1
-            else:
-                kept.append(item)
-        self._inbox = kept
+        self._forget_queued(gone)
         self._closing -= gone
         self._room.set()
         self._wanted.set()
         self._apply(Revoked(partitions=tuple(sorted(gone))))
         self._wake.set()
+
+    def _forget_queued(self, partitions: Collection[int]) -> None:
+        kept: deque[Chunk | BatchFinished | Event] = deque()
+        for item in self._inbox:
+            if isinstance(item, Chunk) and item.at.partition in partitions:
+                self._queued_records -= len(item)
+                self._handled += 1
+            else:
+                kept.append(item)
+        self._inbox = kept
 
     def begin_drain(self) -> None:
         """The process is to stop: take nothing new."""

@@ -132,7 +132,7 @@ def page_of(parts: Sequence[RoleMetrics]) -> bytes:
 class RoleMetrics:
     """Everything one role counts. Names: `streamserve_*`, base units, counters end in `_total`."""
 
-    def __init__(self, role: str, app: str, routes: Sequence[Route] = ()) -> None:
+    def __init__(self, role: str, app: str, routes: Sequence[Route] = ()) -> None:  # noqa: PLR0915  (one a metric)
         """`routes`: their policies and deadlines are what selections and slack are counted by."""
         self.registry = CollectorRegistry()
         self.role = role
@@ -209,6 +209,21 @@ class RoleMetrics:
             "streamserve_model_metric", "Reported by a model itself", ["model", "name"], registry=registry
         )
         self._rebalances = Counter("streamserve_rebalances", "Assignments received", registry=registry)
+        self._fenced = Counter(
+            "streamserve_fenced_takeovers", "Partitions taken over behind a fence", registry=registry
+        )
+        self._fencing = Counter(
+            "streamserve_fence_seconds",
+            "Of these take-overs: raising fences, looking behind",
+            ["step"],
+            registry=registry,
+        )
+        self._lost = Counter(
+            "streamserve_partitions_lost",
+            "Partitions given up since another owner has fenced us off, or to find out what is in the log",
+            ["why"],
+            registry=registry,
+        )
         self._partitions = Gauge("streamserve_assigned_partitions", "Partitions owned", registry=registry)
         self._lag = Gauge(
             "streamserve_consumer_lag_records", "Records not yet read", ["topic", "partition"], registry=registry
@@ -288,6 +303,15 @@ class RoleMetrics:
             self._shed.labels(effect.model, effect.label).inc(effect.n)
         else:
             self._named[effect.what, effect.label] += effect.n
+
+    def fenced(self, partitions: int, fence_ms: float, look_ms: float) -> None:
+        """Partitions were taken over together, in so long."""
+        self._fenced.inc(partitions)
+        self._fencing.labels("fence").inc(fence_ms / 1000)
+        self._fencing.labels("look").inc(look_ms / 1000)
+
+    def lost(self, *, shut_out: bool) -> None:
+        self._lost.labels("fenced_out" if shut_out else "unknown").inc()
 
     # counting
 

@@ -20,11 +20,12 @@ import numpy as np
 from streamserve.core.effects import Count
 from streamserve.core.events import Resume
 from streamserve.core.messages import I64
-from streamserve.errors import BrokerError, ContractError
+from streamserve.errors import BrokerError, ContractError, StreamserveError
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.lateness import Lateness
 from streamserve.kafka.loop import StageLoop
 from streamserve.kafka.metrics import RoleMetrics
+from streamserve.kafka.once import ExactlyOnce, read_spans
 from streamserve.kafka.ports import At, Committed, GroupReader, LogLookups, LogReader
 from streamserve.kafka.sweeper import LEAST_SKIPPED, Skipped, Sweeper
 from streamserve.kafka.tasks import ended
@@ -37,6 +38,9 @@ _RETRY_S = 0.2
 _RETRY_MAX_S = 2.0
 _SCAN_TIMEOUT_MS = 500
 _SCAN_RECORDS = 2_000
+_RETAKE_WAIT_S = 0.02
+_SHUT_OUT_WAIT_S = 1.0
+_SOON_MS = 10_000
 #: A loop that could not run for this part of a session may be on its way to losing its partitions.
 _LATE_PARTS = 3
 #: So near the end the last record is looked for: markers of transactions are none.
@@ -85,6 +89,7 @@ class Ownership:
         lookups: LogLookups,
         ready: Callable[[Collection[int]], Awaitable[None]] | None = None,
         sweeper: Sweeper | None = None,
+        once: ExactlyOnce | None = None,
     ) -> None:
         """`sweeper`: gives what was passed over its records; None where nobody waits for any."""
         self._plan = plan
@@ -97,6 +102,14 @@ class Ownership:
         self._lookups = lookups
         self._ready = ready
         self._sweeper = sweeper
+        self._once = once
+        if once is not None:
+            once.fences.on_lost = self.lost
+        self.holds_commit: Callable[[int], bool] = lambda _number: False
+        """Whether something that a commit would pass over is still on its way to the log."""
+        self._retakes: dict[int, asyncio.Task[None]] = {}
+        self._losses: dict[int, tuple[float, float]] = {}
+        """When a partition was last lost, and how long the next loss soon after waits."""
         self._takeover: asyncio.Task[None] | None = None
         self._died: asyncio.Queue[BaseException] = asyncio.Queue()
         self._followed_at: dict[At, int] = {}
@@ -119,7 +132,9 @@ class Ownership:
     async def assigned(self, partitions: frozenset[At]) -> None:
         """Must return at once: heartbeats start only afterwards. The take-over goes on as a task."""
         self.forget(list(self._loop.ledgers))  # a member that was thrown out is not told so
-        self._heard_at_ms, self._late_at_ms = self._clock.monotonic_ms(), None
+        await self._end_retakes()
+        # It may be an old answer that has lain in a socket while this process was stopped: only a commit tells.
+        self._heard_at_ms, self._late_at_ms = float("-inf"), None
         self._metrics.rebalanced(len(partitions))
         numbers = sorted(at.partition for at in partitions)
         if not numbers:
@@ -131,14 +146,15 @@ class Ownership:
     async def revoked(self, partitions: frozenset[At]) -> None:
         """Finish, commit, forget: one deadline for all of it."""
         until_ms = self._clock.monotonic_ms() + self._plan.revoke_budget_ms
-        if self._takeover is not None:
-            await ended(self._takeover)
-            self._takeover = None
         numbers = [at.partition for at in partitions]
         await self.give_up(numbers, until_ms)
 
     async def give_up(self, numbers: Collection[int], until_ms: float) -> None:
-        """Leave the rest of the budget, at least a quarter of it, to the commit."""
+        """Leave the rest of the budget, at least a quarter of it, to the commit. Nothing is taken over any more."""
+        if self._takeover is not None:
+            await ended(self._takeover)
+            self._takeover = None
+        await self._end_retakes()
         self._loop.close_to_new(numbers)
         if self._sweeper is not None:
             self._sweeper.loop.close_to_new(numbers)
@@ -158,6 +174,8 @@ class Ownership:
         self._loop.end(numbers)
         if self._sweeper is not None:
             self._sweeper.drop(numbers)
+        if self._once is not None:
+            self._once.forget(numbers)
         for number in numbers:
             self._committed.pop(number, None)
         self._followed_at = {at: o for at, o in self._followed_at.items() if at.partition not in numbers}
@@ -165,10 +183,49 @@ class Ownership:
 
     # taking over
 
-    async def _take_over(self, numbers: list[int]) -> None:
+    def lost(self, number: int, shut_out: bool) -> None:
+        """It is not known what of a partition's is in the log, or (`shut_out`) another owner has taken it. Nothing more
+        is decided for it until it is taken over anew, which we may do only while the group says that it is ours."""
+        if number not in self._loop.ledgers:
+            return
+        _log.warning("partition %d: %s", number, "another owner has taken it" if shut_out else "taken over anew")
+        self._metrics.lost(shut_out=shut_out)
+        self._group.pause([At(self._plan.driving, number)])
+        self.forget([number])
+        now_ms, (before_ms, wait_s) = self._clock.monotonic_ms(), self._losses.get(number, (0.0, 0.0))
+        # Who was shut out gives the group time to say so: two who take from each other in turn help nobody.
+        wait_s = max(_SHUT_OUT_WAIT_S if shut_out else _RETAKE_WAIT_S, wait_s if now_ms - before_ms < _SOON_MS else 0.0)
+        self._losses[number] = (now_ms, min(_RETRY_MAX_S, wait_s * 2))
+        task = asyncio.get_running_loop().create_task(self._retake(number, wait_s), name=f"retake {number}")
+        task.add_done_callback(self._takeover_ended)
+        self._retakes[number] = task
+
+    async def _retake(self, number: int, wait_s: float) -> None:
+        await asyncio.sleep(wait_s)
+        await self._take_over([number], anew=True)
+
+    async def _end_retakes(self) -> None:
+        for task in self._retakes.values():
+            await ended(task)
+        self._retakes.clear()
+
+    async def _is_ours(self, numbers: list[int]) -> bool:
+        """Ask the group, by a commit that changes nothing: it takes one from the owner only."""
+        partitions = [At(self._plan.driving, number) for number in numbers]
+        found = await self._lookups.committed(self._plan.group, partitions)
+        starts = await self._lookups.starts(partitions)
+        same = {at: found.get(at, Committed(offset=-1, metadata="")) for at in partitions}
+        none_yet = {at: Committed(offset=starts[at], metadata="") for at, c in same.items() if c.offset < 0}
+        return await self._group.commit(same | none_yet)
+
+    async def _take_over(self, numbers: list[int], *, anew: bool = False) -> None:
         wait_s = _RETRY_S
         while True:
             try:
+                if anew and self._once is not None and not await self._is_ours(numbers):
+                    _log.info("partitions %s are left to the group to give", numbers)
+                    return
+                anew = True
                 resumes, followed, skipped = await self._look_up(numbers)
                 if self._ready is not None:
                     await self._ready(numbers)
@@ -187,12 +244,17 @@ class Ownership:
         self._group.begin({At(self._plan.driving, n): self._first_read(resume) for n, resume in resumes.items()})
         self.joined.set()
         _log.info("own partitions %s", numbers)
-        if not self.holds_lease():  # it took long: ask at once instead of at the next turn
+        if not self.holds_lease():  # ask at once instead of at the next turn
             with contextlib.suppress(BrokerError):
                 await self.commit(numbers, also_unchanged=True)
 
     def _takeover_ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
+        if not task.cancelled():
+            error = task.exception()
+        elif task.cancelling():  # we have ended it
+            error = None
+        else:
+            error = StreamserveError("a take-over was ended by something that was cancelled in it")
         if error is not None:
             self._died.put_nowait(error)
 
@@ -206,6 +268,10 @@ class Ownership:
         return min(resume.position, _offset(read_metadata(resume.metadata), "rebuild_from", resume.position))
 
     async def _look_up(self, numbers: list[int]) -> tuple[dict[int, Resume], dict[At, int], dict[int, Skipped]]:
+        started_ms = self._clock.monotonic_ms()
+        if self._once is not None:  # before anything is looked up: afterwards nothing of an earlier owner can come
+            await self._once.fences.take(numbers)
+        fenced_ms = self._clock.monotonic_ms()
         positions, metadata = await self._commits(numbers)
         words = {number: read_metadata(metadata[number]) for number in numbers}
         fresh = await self._fresh(positions)
@@ -221,6 +287,13 @@ class Ownership:
             followed.update({at: start for at, (start, _) in ranges.items()})
             if kind == "answers":
                 answers = {at.partition: bounds for at, bounds in ranges.items()}
+        if self._once is not None:
+            looked_ms = self._clock.monotonic_ms()
+            await self._once.look(
+                {At(self._plan.driving, n): skipped[n].start if n in skipped else positions[n] for n in numbers},
+                {at: start for at, start in followed.items() if at.topic == self._plan.followed.get("answers")},
+            )
+            self._metrics.fenced(len(numbers), fenced_ms - started_ms, self._clock.monotonic_ms() - looked_ms)
         resumes = {
             number: Resume(
                 position=positions[number],
@@ -248,7 +321,7 @@ class Ownership:
         found: dict[int, _Fresh] = {}
         for at, newest_ms in (await self._newest_ms(behind)).items():
             since_ms = newest_ms - after_ms
-            offset = (await self._lookups.since([at], since_ms))[at]
+            offset = (await self._lookups.since({at: since_ms}))[at]
             if offset - driving[at] >= LEAST_SKIPPED:
                 found[at.partition] = _Fresh(offset=offset, since_ms=since_ms)
         return found
@@ -282,7 +355,7 @@ class Ownership:
         found = dict(ranges)
         for at, (start, end) in ranges.items():
             if at.partition in fresh:
-                offset = (await self._lookups.since([at], fresh[at.partition].since_ms))[at]
+                offset = (await self._lookups.since({at: fresh[at.partition].since_ms}))[at]
                 found[at] = (min(max(start, offset), end), end)
         return found
 
@@ -347,16 +420,9 @@ class Ownership:
         refs: dict[int, set[int]] = {at.partition: set() for at in span}
         await reader.start()
         try:
-            reader.read({at: start for at, (start, _) in span.items()})
-            waiting = dict(span)
-            while waiting:
-                chunks = await reader.fetch(max_records=_SCAN_RECORDS, timeout_ms=_SCAN_TIMEOUT_MS)
-                for chunk in chunks:
-                    _collect(refs[chunk.at.partition], chunk.headers, chunk.at.partition)
-                    if chunk.at in waiting and chunk.next_offset >= waiting[chunk.at][1]:
-                        del waiting[chunk.at]
-                if not chunks:  # the end may be a gap or a marker, which no record reaches
-                    waiting = {at: bounds for at, bounds in waiting.items() if reader.lag(at) != 0}
+            await read_spans(
+                reader, span, lambda chunk: _collect(refs[chunk.at.partition], chunk.headers, chunk.at.partition)
+            )
         finally:
             await reader.stop()
         return refs
@@ -417,6 +483,8 @@ class Ownership:
             silent = self._late_at_ms is not None or self._clock.monotonic_ms() - self._heard_at_ms > quiet_ms
             try:
                 await self.commit(list(self._loop.ledgers), also_unchanged=silent)
+                if self._once is not None:
+                    await self._once.fences.refresh()
             except BrokerError as error:
                 _log.warning("%s; tried again at the next turn", error)
 
@@ -427,7 +495,7 @@ class Ownership:
             moved: dict[int, tuple[int, Skipped | None]] = {}
             for number in numbers:
                 ledger = self._loop.ledgers.get(number)
-                if ledger is None:
+                if ledger is None or self.holds_commit(number):
                     continue
                 offset = ledger.committable()
                 left = None if self._sweeper is None else self._sweeper.left(number)

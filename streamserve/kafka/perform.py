@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+
+import numpy as np
 
 from streamserve.core.effects import (
     Continue,
@@ -33,10 +35,12 @@ from streamserve.core.slicing import answers_by_partition
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.codecs.encoded import EncodedRecords
 from streamserve.kafka.metrics import RoleMetrics
+from streamserve.kafka.once import ExactlyOnce
 from streamserve.kafka.ports import Ack, At, Columns, GroupReader, LogReader, LogWriter, Record, RecordColumns
 from streamserve.kafka.runner import Runner
 
 _RETRY_S = 0.5
+_STATES = ("epochs", "policy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,8 @@ class _Token:
     def add(self, partition: int, ack: Ack) -> Event | None:
         self.waiting -= 1
         self.error = self.error or ack.error
-        self.offsets[partition] = ack.offset
+        if ack.offset >= 0:
+            self.offsets[partition] = ack.offset
         self.append_ms = max(self.append_ms, ack.append_ms)
         if self.waiting:
             return None
@@ -136,6 +141,7 @@ class Performer:
         ledgers: Mapping[int, Ledger],
         driving: tuple[str, GroupReader],
         followed: LogReader | None,
+        once: ExactlyOnce | None = None,
     ) -> None:
         self._topics = topics
         self._encoders = encoders
@@ -148,8 +154,12 @@ class Performer:
         self._ledgers = ledgers
         self._driving_kind, self._driving_reader = driving
         self._followed = followed
+        self._once = once
         self.unacknowledged = 0
         """Sends that the broker has not answered yet."""
+        self.rejecting: Counter[int] = Counter()
+        """By partition: rejected records whose dead letters are on their way. Until they are in the log the partition
+        is not committed, since the next owner would not read those records again."""
 
     def perform(self, effect: Effect) -> None:  # noqa: PLR0912  (one arm an effect: the list is the point)
         match effect:
@@ -165,14 +175,12 @@ class Performer:
                 self._metrics.predictions(_as_written(effect.predictions, records.too_large))
                 parts = _by_partition(effect.predictions.partition, records)
                 topic = self._topics.predictions
-                self._send(effect.token, {At(topic, partition): part for partition, part in parts})
+                self._send_once(effect.token, [(number, At(topic, number), part) for number, part in parts])
             case EmitAnswers():
                 blocks, topic = answers_by_partition(effect.answers), self._topics.answers
                 self._send(effect.token, {At(topic, number): self._encoders.answers(block) for number, block in blocks})
             case EmitDeadLetters():
-                self._metrics.dead_letters(effect.letters)
-                at = At(self._topics.dlq, effect.letters.partition)
-                self._send(effect.token, {at: self._encoders.dead_letters(effect.letters)})
+                self._send_letters(effect.token, effect.letters)
             case EmitOutcomes():
                 self._send_outcomes(effect)
             case EmitState():
@@ -194,51 +202,101 @@ class Performer:
     def reject(self, letters: DeadLetters) -> None:
         """Write records that no stage will see to the dead letters; again where that fails. Those of the driving topic
         are then settled."""
-        self._metrics.dead_letters(letters)
-        self._metrics.count(Count(what=letters.source, label="invalid", n=len(letters.offsets)))
-        self._send_rejected(letters)
+        new = letters if self._once is None else self._once.new_letters(letters)
+        if new is not None:
+            self._metrics.dead_letters(new)
+            self._metrics.count(Count(what=new.source, label="invalid", n=len(new.offsets)))
+            self.rejecting[new.partition] += 1
+            self._send_rejected(new)
+        if new is not letters and letters.source == self._driving_kind and letters.partition in self._ledgers:
+            known = letters.offsets if new is None else letters.offsets[~np.isin(letters.offsets, new.offsets)]
+            self._ledgers[letters.partition].settle(known)
 
     def _send_rejected(self, letters: DeadLetters) -> None:
-        at = At(self._topics.dlq, letters.partition)
+        at, drives = At(self._topics.dlq, letters.partition), letters.source == self._driving_kind
+        # States are read whoever owns what; all else is read again by the next owner.
+        once = None if letters.source in _STATES else self._once
 
         def done(future: asyncio.Future[Ack]) -> None:
             self.unacknowledged -= 1
-            drives = letters.source == self._driving_kind
-            if future.cancelled() or (drives and letters.partition not in self._ledgers):
-                return
-            if future.result().error:
+            ledger = self._ledgers.get(letters.partition) if drives else None
+            is_over = future.cancelled() or (drives and ledger is None)
+            failed = not is_over and bool(future.result().error)
+            if failed and once is None:
                 asyncio.get_running_loop().call_later(_RETRY_S, self._send_rejected, letters)
-            elif drives:
-                self._ledgers[letters.partition].settle(letters.offsets)
+                return
+            self.rejecting[letters.partition] -= 1
+            if ledger is not None and not is_over and not failed:  # behind a fence: the partition is taken anew
+                ledger.settle(letters.offsets)
 
         self.unacknowledged += 1
-        self._writer.send(at, self._encoders.dead_letters(letters)).add_done_callback(done)
+        records = self._encoders.dead_letters(letters)
+        send = self._writer.send if once is None else partial(once.fences.send, letters.partition)
+        send(at, records).add_done_callback(done)
 
     def _run(self, effect: RunBatch) -> None:
         if self._runner is None:
             raise TypeError("this role runs no models")
         self._runner.submit(effect.batch, effect.model, effect.inputs)
 
-    def _send_outcomes(self, effect: EmitOutcomes) -> None:
-        by_partition: defaultdict[At, list[Record]] = defaultdict(list)
-        for outcome in effect.outcomes:
-            at = At(self._topics.outcomes, outcome.to_partition)
-            by_partition[at].append(self._encoders.outcome(outcome))
-        self._send(effect.token, {at: Columns.of(records) for at, records in by_partition.items()})
-
-    def _send(self, token: int, sends: Mapping[At, RecordColumns]) -> None:
-        sent_at_ms = self._clock.monotonic_ms()
-        waiting = _Token(token, len(sends))
-        if not sends:
+    def _send_letters(self, token: int, letters: DeadLetters) -> None:
+        new = letters if self._once is None else self._once.new_letters(letters)
+        if new is None:
             self._post(Produced(token=token))
             return
-        for at, records in sends.items():
-            self.unacknowledged += 1
-            self._writer.send(at, records).add_done_callback(
-                partial(self._acknowledged, waiting, at.partition, sent_at_ms)
-            )
+        self._metrics.dead_letters(new)
+        at = At(self._topics.dlq, new.partition)
+        self._send_once(token, [(new.partition, at, self._encoders.dead_letters(new))])
 
-    def _acknowledged(self, token: _Token, partition: int, sent_at_ms: float, done: asyncio.Future[Ack]) -> None:
+    def _send_outcomes(self, effect: EmitOutcomes) -> None:
+        by_place: defaultdict[tuple[int, At], list[OutcomeRecord]] = defaultdict(list)
+        for outcome in effect.outcomes:
+            by_place[outcome.ref[0], At(self._topics.outcomes, outcome.to_partition)].append(outcome)
+        sends: list[tuple[int, At, RecordColumns]] = []
+        for (number, at), outcomes in by_place.items():
+            new = outcomes
+            if self._once is not None:
+                new = self._once.new_outcomes(number, self._topics.feedback, outcomes)
+            if new:
+                sends.append((number, at, Columns.of([self._encoders.outcome(outcome) for outcome in new])))
+        self._send_once(effect.token, sends)
+
+    def _send(self, token: int, sends: Mapping[At, RecordColumns]) -> None:
+        started = self._waiting(token, len(sends))
+        if started is not None:
+            for at, records in sends.items():
+                self._writer.send(at, records).add_done_callback(partial(self._acknowledged, *started, at.partition))
+
+    def _send_once(self, token: int, sends: list[tuple[int, At, RecordColumns]]) -> None:
+        """What users see: behind the fence of the input partition that it comes from, where there are fences."""
+        if self._once is None:
+            self._send(token, {at: records for _, at, records in sends})
+            return
+        started = self._waiting(token, len(sends))
+        if started is not None:
+            for number, at, records in sends:
+                sent = self._once.fences.send(number, at, records)
+                sent.add_done_callback(partial(self._fenced, *started, at.partition))
+
+    def _waiting(self, token: int, n: int) -> tuple[_Token, float] | None:
+        if not n:
+            self._post(Produced(token=token))
+            return None
+        self.unacknowledged += n
+        return _Token(token, n), self._clock.monotonic_ms()
+
+    def _fenced(self, token: _Token, sent_at_ms: float, partition: int, done: asyncio.Future[Ack]) -> None:
+        """A failure is none of the stage's business: by now it has lost the partition, and what it sent for others
+        under the same token stands."""
+        if done.cancelled() or not done.result().error:
+            self._acknowledged(token, sent_at_ms, partition, done)
+            return
+        self.unacknowledged -= 1
+        event = token.add(partition, Ack())
+        if event is not None:
+            self._post_quietly(event)
+
+    def _acknowledged(self, token: _Token, sent_at_ms: float, partition: int, done: asyncio.Future[Ack]) -> None:
         self.unacknowledged -= 1
         ack = Ack(error="the writer was stopped") if done.cancelled() else done.result()
         if not ack.error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from streamserve.core.messages import I64, Headers
@@ -70,6 +70,30 @@ class Ack:
     """Of the first record."""
     append_ms: int = -1
     """Append time of the last batch; -1 where the topic does not tell."""
+    shut_out: bool = False
+    """It was refused because a later owner of the partition has fenced this one off."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Fence:
+    """The right to write for one input partition, until a later owner takes it (`kafka.fencing`)."""
+
+    number: int
+    """Of the input partition."""
+    producer_id: int
+    epoch: int
+    used_s: float = 0.0
+    """When its id was last used in a transaction, by a monotonic clock."""
+    is_open: bool = True
+    """False: nothing more is sent behind it."""
+    sequences: dict[At, int] = field(default_factory=dict)
+    """Records sent, by where to: the broker takes batches in this order only, each once."""
+
+    def next_sequence(self, at: At, n: int) -> int:
+        """The sequence number of a batch of n records."""
+        first = self.sequences.get(at, 0)
+        self.sequences[at] = (first + n) % (1 << 31)
+        return first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +166,8 @@ class LogLookups(Protocol):
 
     async def ends(self, partitions: Collection[At]) -> dict[At, int]: ...
 
-    async def since(self, partitions: Collection[At], ms: int) -> dict[At, int]:
-        """The first offset of each that was appended at or after this moment; its end where there is none."""
+    async def since(self, times: Mapping[At, int]) -> dict[At, int]:
+        """The first offset of each that was appended at its time (ms) or later; its end where there is none."""
         ...
 
     async def committed(self, group: str, partitions: Collection[At]) -> dict[At, Committed]: ...

@@ -26,8 +26,12 @@ from streamserve.kafka.composition import (
     update_role,
     worker_role,
 )
+from streamserve.kafka.delivery import exactly_once
 from streamserve.kafka.hosting import load_pool, warmer
+from streamserve.kafka.once import ExactlyOnce, Outputs
+from streamserve.kafka.perform import Topics
 from streamserve.kafka.ports import GroupReader, LogLookups, LogReader, LogWriter
+from streamserve.kafka.rawfetch import RawReader
 from streamserve.kafka.runner import Runner
 from streamserve.kafka.security import connection_options
 from streamserve.kafka.service import RoleService
@@ -59,6 +63,7 @@ class _Kafka:
     """`Connections` to a Kafka."""
 
     def __init__(self, settings: Settings, options: Mapping[str, Any]) -> None:
+        self._settings = settings
         self._group = settings.group
         self._options = options
 
@@ -81,6 +86,18 @@ class _Kafka:
 
     def writer(self) -> LogWriter:
         return KafkaWriter(self._options)
+
+    def scan(self) -> LogReader:
+        return RawReader(self._options)
+
+    def once(
+        self, outputs: Outputs | None, *, group: str, topics: Topics, writer: LogWriter, lookups: LogLookups
+    ) -> ExactlyOnce | None:
+        if not isinstance(writer, KafkaWriter) or not isinstance(lookups, KafkaLookups):
+            raise TypeError("the writer and the look-ups are others than these connections make")
+        return exactly_once(
+            self._settings, self._options, outputs, group=group, topics=topics, writer=writer, lookups=lookups
+        )
 
 
 async def run_worker(settings: Settings, pool: str, start: Start = Start()) -> None:

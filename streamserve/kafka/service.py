@@ -19,6 +19,7 @@ from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.http import Pages, StatusServer
 from streamserve.kafka.loop import Limits, StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics, page_of
+from streamserve.kafka.once import ExactlyOnce, Outputs
 from streamserve.kafka.ownership import Ownership, Plan
 from streamserve.kafka.perform import Encoders, Performer, Topics
 from streamserve.kafka.ports import At, Columns, GroupReader, LogLookups, LogReader, LogWriter, Record
@@ -54,6 +55,8 @@ class Clients:
     scan: Callable[[], LogReader]
     lookups: LogLookups
     writer: LogWriter
+    once: ExactlyOnce | None = None
+    """Where delivery is exactly once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,8 @@ class Role:
     plan: Plan
     topics: Topics
     encoders: Encoders
+    once: Outputs | None = None
+    """What of its output is fenced where delivery is exactly once."""
     runtimes: Mapping[str, Runtime] | None = None
     announcement: Announcement | None = None
     sweeps: Stage | None = None
@@ -138,6 +143,7 @@ class RoleService:
             lookups=clients.lookups,
             ready=self._states_reached if waits_for_states else None,
             sweeper=self.sweeper,
+            once=clients.once,
         )
         if self.runner is not None:
             self.ownership.called_meanwhile = self.runner.called_meanwhile
@@ -153,7 +159,9 @@ class RoleService:
             ledgers=self.loop.ledgers,
             driving=(role.driving_kind, clients.group),
             followed=clients.followed,
+            once=clients.once,
         )
+        self.ownership.holds_commit = lambda number: self.performer.rejecting[number] > 0
         self.loop.performs(self.performer.perform, self.performer.reject)
         if self.sweeper is not None:
             self._sweeps_with(self.sweeper)
@@ -194,7 +202,10 @@ class RoleService:
             ledgers=sweeper.loop.ledgers,
             driving=(self.role.driving_kind, self._clients.group),
             followed=sweeper.reader,
+            once=self._clients.once,
         )
+        own = self.performer.rejecting
+        self.ownership.holds_commit = lambda number: own[number] + performer.rejecting[number] > 0
         sweeper.loop.performs(performer.perform, performer.reject)
         sweeper.loop.may_act = self.ownership.holds_lease
 
@@ -227,7 +238,8 @@ class RoleService:
             await self.server.start()
             stack.push_async_callback(self.server.stop)
         states = () if self.states is None else self.states.parts
-        for part in (clients.writer, clients.lookups, clients.followed, *states):
+        fences = None if clients.once is None else clients.once.fences
+        for part in (clients.writer, clients.lookups, clients.followed, fences, *states):
             if part is not None:
                 await part.start()
                 stack.push_async_callback(part.stop)

@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import ProducerClosed, ProducerFenced
 
 from streamserve.errors import BrokerError
 from streamserve.kafka.clients import METADATA_MAX_AGE_MS, ClientOptions, started
-from streamserve.kafka.ports import Ack, At, RecordColumns
+from streamserve.kafka.ports import Ack, At, Fence, RecordColumns
 from streamserve.kafka.tasks import ended
 
 _log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ _RECORD_OVERHEAD_BYTES = 128
 class _Send:
     """One `send`: done when each of its records is acknowledged, failed when one of its batches is."""
 
-    __slots__ = ("append_ms", "error", "future", "offset", "records", "taken", "waiting")
+    __slots__ = ("append_ms", "error", "future", "offset", "records", "shut_out", "taken", "waiting")
 
     def __init__(self, records: RecordColumns, future: asyncio.Future[Ack]) -> None:
         self.records = records
@@ -36,6 +37,7 @@ class _Send:
         self.offset = -1
         self.append_ms = -1
         self.error = ""
+        self.shut_out = False
 
     @property
     def is_over(self) -> bool:
@@ -43,11 +45,14 @@ class _Send:
 
     def close(self) -> None:
         if not self.future.done():  # unless its caller has cancelled it
-            self.future.set_result(Ack(error=self.error, offset=self.offset, append_ms=self.append_ms))
+            ack = Ack(error=self.error, offset=self.offset, append_ms=self.append_ms, shut_out=self.shut_out)
+            self.future.set_result(ack)
 
 
 _Shares = list[tuple[_Send, int]]
 """Who has records in a batch, and how many records were in it before theirs."""
+_Lane = tuple[At, Fence | None]
+"""Where to, and behind which fence: a batch has one producer id."""
 
 
 class KafkaWriter:
@@ -67,10 +72,12 @@ class KafkaWriter:
         self._stop_s = stop_s
         self._connect = connect or self._connected
         self._producer: AIOKafkaProducer | None = None
-        self._lanes: dict[At, deque[_Send]] = {}
-        self._pumps: dict[At, asyncio.Task[None]] = {}
+        self._lanes: dict[_Lane, deque[_Send]] = {}
+        self._pumps: dict[_Lane, asyncio.Task[None]] = {}
         self._open: set[_Send] = set()
         """Who waits to hear, wherever it is: in a lane, in a pump's hands, or in a batch on its way."""
+        self._on_their_way: set[asyncio.Future[Any]] = set()
+        """Batches that the producer has taken and the broker has not answered."""
         self._rebuilding: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         """Of the producer that is replaced."""
@@ -82,8 +89,8 @@ class KafkaWriter:
     async def stop(self) -> None:
         self._stopping = True
         if self._pumps:
-            await asyncio.wait(self._pumps.values(), timeout=self._stop_s)
-        for pump in self._pumps.values():
+            await asyncio.wait(list(self._pumps.values()), timeout=self._stop_s)
+        for pump in list(self._pumps.values()):
             await ended(pump)
         if self._rebuilding is not None:
             await ended(self._rebuilding)
@@ -98,41 +105,63 @@ class KafkaWriter:
         self._open.clear()
         self._lanes.clear()
 
-    def send(self, at: At, records: RecordColumns) -> asyncio.Future[Ack]:
+    def send(self, at: At, records: RecordColumns, fence: Fence | None = None) -> asyncio.Future[Ack]:
+        """With a fence: under its producer id and epoch. After an error nothing more that was sent behind that fence
+        gets into the log but what was on its way, and its owner is to take the partition anew."""
         send = _Send(records, asyncio.get_running_loop().create_future())
         if self._stopping or not len(records.values):
             send.error = "the writer was stopped" if self._stopping else ""
             send.close()
             return send.future
         self._open.add(send)
-        lane = self._lanes.get(at)
+        key = (at, fence)
+        lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[at] = deque()
+            lane = self._lanes[key] = deque()
         lane.append(send)
-        pump = self._pumps.get(at)
+        pump = self._pumps.get(key)
         if pump is None or pump.done():
-            self._pumps[at] = asyncio.get_running_loop().create_task(self._pump(at, lane), name=f"pump {at}")
+            self._pumps[key] = asyncio.get_running_loop().create_task(self._pump(key, lane), name=f"pump {at}")
         return send.future
 
-    async def _pump(self, at: At, lane: deque[_Send]) -> None:
+    async def _pump(self, key: _Lane, lane: deque[_Send]) -> None:
         """Send what is in the lane, batch after batch; ends when the lane is empty."""
+        at, fence = key
         while lane:
             while self._rebuilding is not None:
                 await asyncio.shield(self._rebuilding)
             producer = self._producer
             if producer is None:
                 return
+            if fence is not None and not fence.is_open:
+                self._shut(lane)
+                break
             builder, sends = self._fill(producer.create_batch(), lane)
             if not sends:
                 continue
+            if fence is not None:
+                _stamp(builder, producer, at, fence)
             try:
                 acknowledged = await producer.send_batch(builder, at.topic, partition=at.partition)
             except Exception as error:  # noqa: BLE001  (whatever it is, who waits must hear of it)
-                self._failed(at, producer, sends, error)
+                self._failed(key, producer, sends, error)
                 continue
+            self._on_their_way.add(acknowledged)
+            acknowledged.add_done_callback(self._on_their_way.discard)
             acknowledged.add_done_callback(
-                lambda done, sends=sends, producer=producer: self._acknowledged(at, producer, sends, done)
+                lambda done, sends=sends, producer=producer: self._acknowledged(key, producer, sends, done)
             )
+        if fence is not None:  # there is a new one after each take-over
+            self._lanes.pop(key, None)
+            self._pumps.pop(key, None)
+
+    def _shut(self, lane: deque[_Send]) -> None:
+        """Its fence was given up: what no batch holds yet is not sent."""
+        for send in lane:
+            send.error = send.error or "its partition is no longer ours"
+            send.taken = len(send.records.values)
+            self._close_if_over(send)
+        lane.clear()
 
     def _fill(self, builder: Any, lane: deque[_Send]) -> tuple[Any, _Shares]:
         sends: _Shares = []
@@ -175,13 +204,13 @@ class KafkaWriter:
         size += len(key or b"") + sum(len(name) + len(text or b"") for name, text in headers)
         return size + _RECORD_OVERHEAD_BYTES > self._max_record_bytes
 
-    def _acknowledged(self, at: At, producer: AIOKafkaProducer, sends: _Shares, done: asyncio.Future[Any]) -> None:
+    def _acknowledged(self, key: _Lane, producer: AIOKafkaProducer, sends: _Shares, done: asyncio.Future[Any]) -> None:
         if done.cancelled():
-            self._failed(at, producer, sends, BrokerError("the send was cancelled"))
+            self._failed(key, producer, sends, BrokerError("the send was cancelled"))
             return
         error = done.exception()
         if error is not None:
-            self._failed(at, producer, sends, error)
+            self._failed(key, producer, sends, error)
             return
         metadata = done.result()
         for send, held in sends:
@@ -191,13 +220,17 @@ class KafkaWriter:
             send.append_ms = metadata.timestamp if metadata.timestamp is not None else -1
             self._close_if_over(send)
 
-    def _failed(self, at: At, producer: AIOKafkaProducer, sends: _Shares, error: BaseException) -> None:
+    def _failed(self, key: _Lane, producer: AIOKafkaProducer, sends: _Shares, error: BaseException) -> None:
+        at, fence = key
         _log.warning("a batch for %s-%d was refused: %r", at.topic, at.partition, error)
         for send, _ in sends:
             send.waiting -= 1
             send.error = send.error or repr(error)
+            send.shut_out = send.shut_out or isinstance(error, ProducerFenced)
             send.taken = len(send.records.values)
             self._close_if_over(send)
+        if fence is not None and not _is_dead(producer, error):
+            return  # what is out of order now is that fence's sequence; the producer's own is not
         if producer is self._producer and self._rebuilding is None and not self._stopping:
             self._rebuilding = asyncio.get_running_loop().create_task(self._rebuild(producer), name="rebuild producer")
 
@@ -213,6 +246,8 @@ class KafkaWriter:
         try:
             # A client that was not let finish its stop leaves tasks behind, and ignores a second one.
             await asyncio.shield(self._closing)
+            for left in list(self._on_their_way):  # a producer that is gone answers for none of them
+                left.cancel()
             while True:
                 try:
                     self._producer = await self._connect()
@@ -243,3 +278,23 @@ class KafkaWriter:
             await asyncio.wait_for(producer.stop(), self._stop_s)
         except Exception as error:  # noqa: BLE001  (nothing we still need depends on it)
             _log.warning("a producer did not stop cleanly: %r", error)
+
+
+def _stamp(builder: Any, producer: AIOKafkaProducer, at: At, fence: Fence) -> None:
+    """Have a batch bear the fence's producer id and epoch instead of the producer's own, once it is to go."""
+    plain = builder._set_producer_state
+
+    def stamped(_producer_id: int, _epoch: int, _sequence: int) -> None:
+        n = builder.record_count()
+        producer._txn_manager.increment_sequence_number(TopicPartition(*at), -n)  # it was counted as the producer's own
+        plain(fence.producer_id, fence.epoch, fence.next_sequence(at, n))
+
+    builder._set_producer_state = stamped
+
+
+def _is_dead(producer: Any, error: BaseException) -> bool:
+    """Whether a producer can send nothing more at all."""
+    if isinstance(error, ProducerClosed):
+        return True
+    sender = getattr(producer, "_sender", None)
+    return sender is not None and (sender.sender_task is None or sender.sender_task.done())

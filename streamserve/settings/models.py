@@ -48,6 +48,11 @@ class AppSettings(_Section):
         description="`auto`: where one pool hosts everything, its processes also write the predictions (two hops). "
         "`never`: separate aggregators (three hops).",
     )
+    delivery: Literal["at_least_once", "exactly_once"] = Field(
+        default="at_least_once",
+        description="`exactly_once`: whatever dies, each prediction, outcome and dead letter stands in its topic once, "
+        "for any reader. Needs the permission WRITE on TransactionalIds with the prefix `<app>.`.",
+    )
     max_deadline_ms: Int = Field(
         default=60_000, ge=1, le=3_600_000, description="A request that asks for more is refused."
     )

@@ -279,8 +279,8 @@ class MemoryLookups:
     async def ends(self, partitions: Collection[At]) -> dict[At, int]:
         return {at: self._log.bounds(at)[1] for at in partitions}
 
-    async def since(self, partitions: Collection[At], ms: int) -> dict[At, int]:
-        return {at: self._log.since(at, ms) for at in partitions}
+    async def since(self, times: Mapping[At, int]) -> dict[At, int]:
+        return {at: self._log.since(at, ms) for at, ms in times.items()}
 
     async def committed(self, group: str, partitions: Collection[At]) -> dict[At, Committed]:
         commits = self._log.commits(group)

@@ -306,10 +306,10 @@ async def test_lookups_tell_starts_ends_and_commits(make_log: Callable[[], Any])
         assert await lookups.starts([at]) == {at: 0}
         assert await lookups.ends([at, At(log.topic, 1)]) == {at: 3, At(log.topic, 1): 0}
         later = await writer.send(at, some(2))
-        assert await lookups.since([at, At(log.topic, 1)], 0) == {at: 0, At(log.topic, 1): 0}
-        assert (await lookups.since([at], later.append_ms))[at] <= 3  # both batches may have come in one millisecond
-        assert await lookups.since([at], later.append_ms + 1) == {at: 5}
-        assert await lookups.since([], 0) == {}
+        assert await lookups.since({at: 0, At(log.topic, 1): 0}) == {at: 0, At(log.topic, 1): 0}
+        assert (await lookups.since({at: later.append_ms}))[at] <= 3  # both batches may have come in one millisecond
+        assert await lookups.since({at: later.append_ms + 1}) == {at: 5}
+        assert await lookups.since({}) == {}
         name = "g" if isinstance(log, InMemory) else f"g-{log.topic}"
         assert (await lookups.committed(name, [at]))[at].offset == -1
         await group.start(assigned=assigned, revoked=revoked)

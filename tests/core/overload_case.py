@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from streamserve.core.effects import Count, Effect, EmitPredictions, RunBatch
+from streamserve.core.effects import Count, Effect, EmitDeadLetters, EmitPredictions, RunBatch
 from streamserve.core.events import BatchesFinished, BatchFinished, Produced, Tick
 from streamserve.core.messages import Headers, Outputs
 from streamserve.core.reasons import Outcome
@@ -103,6 +103,8 @@ class Overload:
                 took_ms = (self.fixed_ms + self.row_ms * n) * float(np.exp(self._random.normal(0, 0.1)))
                 self._busy_until = max(self._busy_until, t) + took_ms
                 self._running.append((self._busy_until, self._busy_until - t, effect))
+            case EmitDeadLetters():
+                acks.append((t + 2, effect.token))
             case EmitPredictions():
                 acks.append((t + 2, effect.token))
                 block = effect.predictions

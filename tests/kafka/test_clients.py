@@ -18,6 +18,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
 from streamserve.errors import BrokerError
+from streamserve.kafka import clients
 from streamserve.kafka.clients import KafkaGroupReader, KafkaReader
 from streamserve.kafka.ports import At, Chunk, Columns, Record
 from streamserve.kafka.writer import MAX_BATCH_BYTES, KafkaWriter
@@ -229,3 +230,20 @@ async def test_no_broker_is_said_in_words() -> None:
     with pytest.raises(BrokerError, match=r"no Kafka broker answers at 127\.0\.0\.1:9") as refused:
         await reader.start()
     assert "AddressFamily" not in str(refused.value)
+
+
+class Cancelled:
+    """A client whose `stop` ends as aiokafka's consumer's does while its broker is gone (0.14)."""
+
+    async def stop(self) -> None:
+        inner = asyncio.get_running_loop().create_future()
+        inner.cancel()
+        await inner
+
+
+async def test_a_client_that_cancels_itself_in_its_stop_cancels_nobody_else() -> None:
+    await clients._stopped(Cancelled())
+    stopping = asyncio.create_task(clients._stopped(Cancelled()))
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping

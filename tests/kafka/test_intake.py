@@ -16,6 +16,7 @@ from streamserve.core.events import (
     AnswersFetched,
     Assigned,
     OutcomesFetched,
+    Produced,
     RawAnswersFetched,
     RequestsFetched,
     Resume,
@@ -143,9 +144,11 @@ def test_each_offset_that_cannot_be_read_at_all_gets_one_terminal_record_and_a_d
     stage.handle(Assigned(partitions={0: Resume(position=10)}), 5)
     lost = replace(chunk("requests", None, None), headers=[((UNREADABLE_HEADER, b"its compression"),)] * 2)
     effects = stage.handle(intake.requests_event(lost), 6)
-    emitted = [effect for effect in effects if isinstance(effect, EmitPredictions)]
-    assert [offset for effect in emitted for offset in effect.predictions.offsets.tolist()] == [10, 11]
-    assert {Outcome(code) for effect in emitted for code in effect.predictions.outcome.tolist()} == {Outcome.ERROR}
-    letters = [effect.letters for effect in effects if isinstance(effect, EmitDeadLetters)]
-    assert [offset for each in letters for offset in each.offsets.tolist()] == [10, 11]
-    assert letters[0].headers[0][0][0] == UNREADABLE_HEADER
+    (buried,) = (effect for effect in effects if isinstance(effect, EmitDeadLetters))
+    assert buried.letters.offsets.tolist() == [10, 11]
+    assert buried.letters.headers[0][0][0] == UNREADABLE_HEADER
+    assert not any(isinstance(effect, EmitPredictions) for effect in effects)  # not before the dead letters are safe
+    effects = stage.handle(Produced(token=buried.token, offsets={0: 3}), 7)
+    (emitted,) = (effect.predictions for effect in effects if isinstance(effect, EmitPredictions))
+    assert emitted.offsets.tolist() == [10, 11]
+    assert {Outcome(code) for code in emitted.outcome.tolist()} == {Outcome.ERROR}

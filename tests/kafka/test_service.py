@@ -316,10 +316,11 @@ class BrokenLookups(MemoryLookups):
     """Look-ups with a bug, from some moment on."""
 
     broken = False
+    error: BaseException = RuntimeError("a bug")
 
     async def committed(self, group: str, partitions: Collection[At]) -> dict[At, Committed]:
         if self.broken:
-            raise RuntimeError("a bug")
+            raise self.error
         return await super().committed(group, partitions)
 
 
@@ -331,6 +332,17 @@ async def test_a_take_over_that_dies_stops_the_process_with_its_name() -> None:
     async with running(service) as task:
         await asyncio.wait([task], timeout=WAIT_S)
         with pytest.raises(StreamserveError, match=r"part 'take over' died .*a bug"):
+            task.result()
+
+
+async def test_a_take_over_in_which_something_was_cancelled_is_not_taken_for_one_that_we_ended() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 2))
+    lookups = BrokenLookups(log)
+    lookups.broken, lookups.error = True, asyncio.CancelledError()
+    service, _, _ = service_on(log, CopyStage(), lookups=lookups)
+    async with running(service) as task:
+        await asyncio.wait([task], timeout=WAIT_S)
+        with pytest.raises(StreamserveError, match="a take-over was ended by something that was cancelled in it"):
             task.result()
 
 
@@ -412,11 +424,15 @@ async def test_a_take_over_that_lasts_longer_than_the_lease_does_not_renew_it() 
 
 
 class SlowCommits(MemoryGroupReader):
-    """Its commits are answered at once, and the answer lies in the socket for long."""
+    """Its commits are answered at once; of all but the first the answer lies in the socket for long."""
+
+    quick = 1
 
     async def commit(self, offsets: Mapping[At, Committed]) -> bool:
         taken = await super().commit(offsets)
-        await asyncio.sleep(0.2)
+        if not self.quick:
+            await asyncio.sleep(0.2)
+        self.quick = 0
         return taken
 
 

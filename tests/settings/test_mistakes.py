@@ -28,6 +28,13 @@ MISTAKES = [
         "app.partitions = 0 is not possible; allowed: a whole number from 1 up to 10000",
         "",
     ),
+    (
+        "partitions = 4",
+        'partitions = 4\ndelivery = "exactly-once"',
+        "delivery",
+        'app.delivery = "exactly-once" is not possible; allowed: "at_least_once", "exactly_once"',
+        'did you mean "exactly_once"?',
+    ),
     ("partitions = 4", 'partitions = "4"', "partitions", 'app.partitions = "4" is not possible', "a whole number"),
     ("partitions = 4", "partitions = true", "partitions", "app.partitions = true is not possible", "a whole number"),
     ("partitions = 4", "partitions = 4.0", "partitions", "app.partitions = 4.0 is not possible", "a whole number"),

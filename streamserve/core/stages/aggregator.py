@@ -37,7 +37,7 @@ from streamserve.core.events import (
     Tick,
 )
 from streamserve.core.fast import distinct, every, indices, lowest, some
-from streamserve.core.messages import I64, Answers, Flags, Requests
+from streamserve.core.messages import I64, Answers, Flags, Predictions, Requests
 from streamserve.core.owned import Owned
 from streamserve.core.routes import AppRules
 from streamserve.core.settling import Settling
@@ -333,18 +333,24 @@ class AggregatorStage:
     def _settle(self, due: Due, now_ms: int, effects: list[Effect]) -> None:
         table = self._window.table
         for block, at in self._settling.settle(due, now_ms):
-            if not some(self._settling.unusable(block)):
-                self._send(_Batch(at + table.base, 1), EmitPredictions(token=self._token(), predictions=block), effects)
-                continue
-            for part, rows in predictions_by_partition(block, at):
-                letters = self._settling.dead_letters(part, rows)
-                batch = _Batch(rows + table.base, 2)
-                self._send(batch, EmitPredictions(token=self._token(), predictions=part), effects)
-                self._send(batch, EmitDeadLetters(token=self._token(), letters=letters), effects)
+            bad = self._settling.unusable(block)
+            if some(bad):
+                self._bury(take_predictions(block, indices(bad)), at[bad], effects)
+                self._predict(_Batch(at[~bad] + table.base), take_predictions(block, indices(~bad)), effects)
+            else:
+                self._predict(_Batch(at + table.base), block, effects)
         table["settled"][due.at] = True
         self._soonest_is_stale = True
         if self._early_due_ms != NEVER_MS:
             self._early_due_ms = None
+
+    def _bury(self, block: Predictions, at: I64, effects: list[Effect]) -> None:
+        """Dead letters first, the terminal records once they are acknowledged: who takes over skips what has a
+        terminal record, so a dead letter that came after it could be lost."""
+        for part, rows in predictions_by_partition(block, at):
+            batch = _Batch(rows + self._window.table.base, then=part)
+            letters = self._settling.dead_letters(part, rows)
+            self._send(batch, EmitDeadLetters(token=self._token(), letters=letters), effects)
 
     # -- sending -------------------------------------------------------------------------------------------------
 
@@ -373,12 +379,12 @@ class AggregatorStage:
         sent = self._acks.pop(event.token, None)
         if sent is None:
             return
-        batch, emit = sent
-        if isinstance(emit, EmitPredictions):
-            self._wrote(event)
-        batch.unacked -= 1
-        if batch.unacked:
+        batch, _ = sent
+        if batch.then is not None:
+            block, batch.then = batch.then, None
+            self._predict(batch, block, effects)
             return
+        self._wrote(event)
         at, table = self._unsettled(batch), self._window.table
         if len(at):
             table["done"][at] = True
@@ -403,7 +409,13 @@ class AggregatorStage:
         if isinstance(emit, EmitDeadLetters):
             self._send(batch, EmitDeadLetters(token=self._token(), letters=emit.letters), effects)
             return
-        block = emit.predictions
+        self._predict(batch, emit.predictions, effects)
+
+    def _predict(self, batch: _Batch, block: Predictions, effects: list[Effect]) -> None:
+        """Emit the terminal records of those that still wait for one."""
+        at = self._unsettled(batch)
+        if not len(at):
+            return
         if len(at) < len(block):
             rows = indices(np.isin(batch.handles, at + self._window.table.base))
             block = take_predictions(block, rows)
@@ -412,10 +424,11 @@ class AggregatorStage:
 
 
 class _Batch:
-    """Requests that settle together, once everything sent for them is acknowledged."""
+    """Requests that settle together, once their terminal records are acknowledged."""
 
-    __slots__ = ("handles", "unacked")
+    __slots__ = ("handles", "then")
 
-    def __init__(self, handles: I64, unacked: int) -> None:
+    def __init__(self, handles: I64, then: Predictions | None = None) -> None:
         self.handles = handles
-        self.unacked = unacked
+        self.then = then
+        """Terminal records to be emitted when the dead letters of the same requests are acknowledged."""

@@ -77,6 +77,17 @@ def encode_dead_letters(letters: DeadLetters, topic: str) -> EncodedRecords:
     return records
 
 
+def place_of(headers: Headers) -> tuple[str, int, int, str] | None:
+    """Topic, partition and offset that a dead letter comes from, and who wrote it; None where it does not say."""
+    # Ours are the last: the original may have been a dead letter itself.
+    found = {name.removeprefix(_PREFIX): value for name, value in headers if name.startswith(_PREFIX)}
+    try:
+        topic, partition, offset, stage = (found[name] or b"" for name in ("topic", "partition", "offset", "stage"))
+        return topic.decode(), int(partition), int(offset), stage.decode()
+    except (KeyError, ValueError):
+        return None
+
+
 def decode_dead_letter(headers: Headers) -> DeadLetter:
     """Raises MalformedRecord where the headers are not those of a dead letter.
 

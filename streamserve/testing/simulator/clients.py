@@ -193,7 +193,8 @@ class SimulatedGroupReader(_Reading):
             self._generation, self._mine = await self._join()
             self._positions.clear()
             self._paused.clear()
-            self._node.effects.assigned(self._group.name, self._mine)
+            if self._generation == self._group.generation:  # else it lay in a socket while the process was stopped
+                self._node.effects.assigned(self._group.name, self._mine)
             await self._assigned(self._mine)
             self._beat(self._generation)
             await self._lost.wait()
@@ -296,9 +297,9 @@ class SimulatedLookups:
         log = self._node.log
         return await self._ask(lambda: {at: log.partition(at).next_offset for at in sorted(partitions)})
 
-    async def since(self, partitions: Collection[At], ms: int) -> dict[At, int]:
+    async def since(self, times: Mapping[At, int]) -> dict[At, int]:
         log = self._node.log
-        return await self._ask(lambda: {at: log.since(at, ms) for at in sorted(partitions)})
+        return await self._ask(lambda: {at: log.since(at, times[at]) for at in sorted(times)})
 
     async def committed(self, group: str, partitions: Collection[At]) -> dict[At, Committed]:
         groups = self._node.coordinator.groups
@@ -336,6 +337,12 @@ class SimulatedConnections:
 
     def lookups(self) -> SimulatedLookups:
         return SimulatedLookups(self._node)
+
+    def scan(self) -> LogReader:
+        return self.reader()
+
+    def once(self, outputs: object, **_parts: object) -> None:
+        """Transactional ids are not simulated: delivery is at least once."""
 
     def writer(self) -> SimulatedWriter:
         writer = SimulatedWriter(self._node.name, self._node.machine, self._node.log, self._node.effects)

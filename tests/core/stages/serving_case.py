@@ -30,7 +30,7 @@ from streamserve.core.events import (
     Revoked,
 )
 from streamserve.core.messages import Answers, Choice, Headers, Outputs, Requests
-from streamserve.core.reasons import Missing, Outcome
+from streamserve.core.reasons import UNUSABLE, Missing, Outcome, Reason
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection.exp3 import Exp3
 from streamserve.core.selection.static import Static
@@ -122,6 +122,8 @@ class ServingLaws(StageLaws):
         self.sent_ms: dict[int, int] = {}
         self.spilt: set[tuple[int, int]] = set()  # (token, partition) whose records landed before the owner knew
         self.may_repeat: set[Input] = set()
+        self.buried: set[Input] = set()
+        """Whose dead letter was acknowledged."""
         super().__init__()
 
     def epochs(self) -> EpochTable:
@@ -361,6 +363,8 @@ class ServingLaws(StageLaws):
 
     def acknowledgement(self, token: int, effect: Effect) -> Event:
         first: dict[int, int] = {}
+        if isinstance(effect, EmitDeadLetters):
+            self.buried.update(self._items(effect))
         if isinstance(effect, EmitPredictions):
             for number, offset in places(effect.predictions):
                 if (token, number) not in self.spilt:
@@ -408,6 +412,8 @@ class ServingLaws(StageLaws):
             p = self.log[number]
             assert p.owned, "a record of a partition that is not ours"
             deadline_ms, outcome = self.deadlines[number, offset], Outcome(int(block.outcome[i]))
+            if outcome is Outcome.ERROR and Reason(int(block.reason[i])) in UNUSABLE:
+                assert (number, offset) in self.buried, "a terminal record before its dead letter is safe"
             late, rows = self.now_ms > deadline_ms, p.values[p.offsets.index(offset)][4]
             expired = outcome in (Outcome.EXPIRED, Outcome.ERROR)
             assert not late or expired or block.late[i], f"{outcome} after its deadline, not marked late"
