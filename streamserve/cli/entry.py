@@ -42,6 +42,7 @@ COMMANDS = {
     "show": Lazy("client", "show", "One request's story across the topics."),
     "dlq": Lazy("dlq", "app", "Dead letters: list, show, redrive, purge."),
     "simulate": Lazy("simulate", "simulate", "Play an app through faults drawn from seeds."),
+    "chaos": Lazy("chaos", "chaos", "Do faults to an app under load and check its promises."),
 }
 
 

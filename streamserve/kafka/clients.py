@@ -42,6 +42,13 @@ _log = logging.getLogger(__name__)
 #: Parked fetches: a drain task always waits in `fetch`, so a long wait costs no latency.
 FETCH_WAIT_MS = 500
 METADATA_MAX_AGE_MS = 10_000
+#: A connection on which no answer comes for so long is given up and made anew. The client's own 40 s is how long all
+#: service would stand still where something in between (a firewall, a load balancer) has forgotten the connections.
+ANSWER_MS = 8_000
+#: A broker answers a member that joins only when the others have joined, or their session is over.
+_JOIN_ROOM_MS = 2_000
+#: A take-over asks on new connections, rather than find out one by one which old ones lead nowhere.
+_LOOKUP_IDLE_MS = 2_000
 #: How long the group waits for a member that does not give up its partitions.
 REBALANCE_TIMEOUT_MS = 10_000
 _STOP_S = 3.0
@@ -60,6 +67,15 @@ def no_answer(bootstrap_servers: str) -> BrokerError:
     """For people. What the client itself says is a Python list of socket addresses: left out."""
     what_to_do = "Check that it runs, its address, and the security settings ([broker] in the config)"
     return BrokerError(f"no Kafka broker answers at {bootstrap_servers}. {what_to_do}")
+
+
+def expect_answers(client: Any, answer_ms: int = ANSWER_MS) -> None:
+    """Let the connections of an aiokafka client (not yet started) be given up after so long without an answer.
+
+    Not by its `request_timeout_ms`: that is also the life of a producer's batch, which must outlast a broker's restart,
+    and it ends what a consumer asks at the same moment as the connection, which then is never given up.
+    """
+    client._request_timeout_ms = answer_ms
 
 
 async def started(client: Any, options: ClientOptions) -> None:
@@ -131,8 +147,8 @@ class _Reading:
         self._next: dict[TopicPartition, int] = {}
         """First offset not yet handed out, of each partition that is being read."""
 
-    def _make(self, **more: Any) -> AIOKafkaConsumer:
-        return AIOKafkaConsumer(
+    def _make(self, *, answer_ms: int = ANSWER_MS, **more: Any) -> AIOKafkaConsumer:
+        consumer = AIOKafkaConsumer(
             **self._options,
             **more,
             fetch_max_wait_ms=FETCH_WAIT_MS,
@@ -141,6 +157,8 @@ class _Reading:
             auto_offset_reset="earliest",
             isolation_level="read_committed" if self._committed_only else "read_uncommitted",
         )
+        expect_answers(consumer._client, answer_ms)
+        return consumer
 
     async def _start(self, consumer: AIOKafkaConsumer) -> None:
         self._consumer = consumer
@@ -311,9 +329,18 @@ class KafkaGroupReader(_Reading):
             session_timeout_ms=self._session_timeout_ms,
             heartbeat_interval_ms=self._heartbeat_interval_ms,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            answer_ms=max(ANSWER_MS, min(self._session_timeout_ms, REBALANCE_TIMEOUT_MS) + _JOIN_ROOM_MS),
         )
         consumer.subscribe([self._topic], listener=_Listener(self, assigned=assigned, revoked=revoked))
         await self._start(consumer)
+
+    async def stop(self) -> None:
+        coordinator = None if self._consumer is None else self._consumer._coordinator
+        if coordinator is not None:
+            # A static member does not leave, so that its partitions are nobody's until its session is over. That is
+            # meant for one that is killed and back at once; whoever stops in order gives them up now.
+            coordinator._group_instance_id = None
+        await super().stop()
 
     def forget(self) -> None:
         """Nothing is ours until it is begun again."""
@@ -364,9 +391,14 @@ class KafkaLookups:
         self._admin: AIOKafkaAdminClient | None = None
 
     async def start(self) -> None:
-        self._consumer = AIOKafkaConsumer(**self._options, enable_auto_commit=False)
+        self._consumer = AIOKafkaConsumer(
+            **self._options, enable_auto_commit=False, connections_max_idle_ms=_LOOKUP_IDLE_MS
+        )
+        expect_answers(self._consumer._client)
         await started(self._consumer, self._options)
-        self._admin = AIOKafkaAdminClient(**self._options)
+        self._admin = AIOKafkaAdminClient(
+            **self._options, request_timeout_ms=ANSWER_MS, connections_max_idle_ms=_LOOKUP_IDLE_MS
+        )
         await started(self._admin, self._options)
 
     async def stop(self) -> None:

@@ -242,6 +242,7 @@ def _plan(settings: Settings, *, group: str, driving: str, **more: Any) -> Plan:
         driving=driving,
         commit_interval_ms=settings.group.commit_interval_ms,
         lease_ms=settings.group.session_timeout_ms,
+        partitions=settings.app.partitions,
         **more,
     )
 
@@ -277,7 +278,7 @@ def role_service(
     )
     metrics = metrics or RoleMetrics(role.name, app.settings.app.name, app.rules.routes)
     learns = follows_states and any(route.learns for route in app.rules.routes)
-    return make(
+    service = make(
         role,
         clients,
         clock=clock or BrokerClock(),
@@ -287,6 +288,8 @@ def role_service(
         metrics_port=metrics_port,
         beside=beside,
     )
+    writer.may_send = service.ownership.holds_lease  # the loop has asked before its turn, which may have been long ago
+    return service
 
 
 def _follower(

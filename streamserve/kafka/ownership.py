@@ -20,7 +20,7 @@ import numpy as np
 from streamserve.core.effects import Count
 from streamserve.core.events import Resume
 from streamserve.core.messages import I64
-from streamserve.errors import BrokerError, ContractError, StreamserveError
+from streamserve.errors import BrokerError, ContractError, StreamserveError, TopicsDiffer
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.lateness import Lateness
 from streamserve.kafka.loop import StageLoop
@@ -64,6 +64,8 @@ class Plan:
     revoke_budget_ms: int = 1_000
     commit_interval_ms: int = 200
     lease_ms: int = 6_000
+    partitions: int | None = None
+    """Declared ones; a process that is given another stops. None: not checked."""
 
 
 class _Fresh(NamedTuple):
@@ -219,6 +221,7 @@ class Ownership:
         return await self._group.commit(same | none_yet)
 
     async def _take_over(self, numbers: list[int], *, anew: bool = False) -> None:
+        self._refuse_undeclared(numbers)
         wait_s = _RETRY_S
         while True:
             try:
@@ -247,6 +250,17 @@ class Ownership:
         if not self.holds_lease():  # ask at once instead of at the next turn
             with contextlib.suppress(BrokerError):
                 await self.commit(numbers, also_unchanged=True)
+
+    def _refuse_undeclared(self, numbers: list[int]) -> None:
+        """Raise TopicsDiffer for a partition that the other topics lack: what is asked there has nowhere to go."""
+        declared, found = self._plan.partitions, numbers[-1] + 1
+        if declared is None or found <= declared:
+            return
+        raise TopicsDiffer(
+            f"{self._plan.driving} has {found} partitions or more by now, declared are {declared}; this process stops. "
+            f"Nothing is lost: raise the app's other topics to the same number of partitions, set `[app] partitions` "
+            "to it in the config, and start again. Next time raise the requests topic last"
+        )
 
     def _takeover_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

@@ -176,6 +176,9 @@ class LogLookups(Protocol):
 class LogWriter(Protocol):
     """Writes records to named partitions; what is sent to one partition is appended in that order."""
 
+    may_send: Callable[[], bool]
+    """False: somebody else may own by now what is written about; it fails instead of being sent."""
+
     async def start(self) -> None: ...
 
     async def stop(self) -> None:

@@ -7,13 +7,17 @@ The ends are asked on a connection of their own: a parked fetch would delay the 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 
 from streamserve.core.events import Event, StatesFetched, StatesKnownUntil
 from streamserve.core.records import StateRecord
+from streamserve.errors import BrokerError
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.ports import At, Chunk, LogLookups, LogReader
+
+_log = logging.getLogger(__name__)
 
 _FETCH_RECORDS = 500
 _FETCH_TIMEOUT_MS = 1_000
@@ -113,7 +117,10 @@ class StatesFollower:
         while True:
             bound_ms = min(self._clock.bound_ms, _UNKNOWN_BOUND_MS)
             at_ms = self._clock.now_ms() - int(bound_ms) - 1
-            self._asked.append((at_ms, await self._lookups.ends(self._epochs)))
+            try:
+                self._asked.append((at_ms, await self._lookups.ends(self._epochs)))
+            except BrokerError as error:  # decisions are marked stale meanwhile; the next answer mends it
+                _log.warning("how far the learnt states reach cannot be asked: %s; asked again", error)
             self._tell()
             await asyncio.sleep(self._every_s)
 

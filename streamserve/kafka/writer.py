@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import ProducerClosed, ProducerFenced
 
 from streamserve.errors import BrokerError
-from streamserve.kafka.clients import METADATA_MAX_AGE_MS, ClientOptions, started
+from streamserve.kafka.clients import METADATA_MAX_AGE_MS, ClientOptions, expect_answers, started
 from streamserve.kafka.ports import Ack, At, Fence, RecordColumns
 from streamserve.kafka.tasks import ended
 
@@ -82,6 +82,8 @@ class KafkaWriter:
         self._closing: asyncio.Task[None] | None = None
         """Of the producer that is replaced."""
         self._stopping = False
+        self.may_send: Callable[[], bool] = lambda: True
+        """False: somebody else may own by now what is written about; it fails instead of being sent."""
 
     async def start(self) -> None:
         self._producer = await self._connect()
@@ -138,6 +140,9 @@ class KafkaWriter:
                 break
             builder, sends = self._fill(producer.create_batch(), lane)
             if not sends:
+                continue
+            if not self.may_send():
+                self._not_sent(sends, "this process has not heard from its group for too long")
                 continue
             if fence is not None:
                 _stamp(builder, producer, at, fence)
@@ -224,15 +229,19 @@ class KafkaWriter:
         at, fence = key
         _log.warning("a batch for %s-%d was refused: %r", at.topic, at.partition, error)
         for send, _ in sends:
-            send.waiting -= 1
-            send.error = send.error or repr(error)
             send.shut_out = send.shut_out or isinstance(error, ProducerFenced)
-            send.taken = len(send.records.values)
-            self._close_if_over(send)
+        self._not_sent(sends, repr(error))
         if fence is not None and not _is_dead(producer, error):
             return  # what is out of order now is that fence's sequence; the producer's own is not
         if producer is self._producer and self._rebuilding is None and not self._stopping:
             self._rebuilding = asyncio.get_running_loop().create_task(self._rebuild(producer), name="rebuild producer")
+
+    def _not_sent(self, sends: _Shares, error: str) -> None:
+        for send, _ in sends:
+            send.waiting -= 1
+            send.error = send.error or error
+            send.taken = len(send.records.values)
+            self._close_if_over(send)
 
     def _close_if_over(self, send: _Send) -> None:
         if send.is_over:
@@ -270,6 +279,7 @@ class KafkaWriter:
             max_request_size=self._max_record_bytes,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
         )
+        expect_answers(producer.client)
         await started(producer, self._options)
         return producer
 

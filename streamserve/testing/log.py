@@ -292,6 +292,7 @@ class MemoryWriter:
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
+        self.may_send: Callable[[], bool] = lambda: True
         self._stopped = False
         self._held: list[tuple[asyncio.Future[Ack], Ack]] | None = None
 
@@ -306,6 +307,9 @@ class MemoryWriter:
         future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
         if self._stopped or not len(records.values):
             future.set_result(Ack(error="the writer was stopped" if self._stopped else ""))
+            return future
+        if not self.may_send():
+            future.set_result(Ack(error="this process has not heard from its group for too long"))
             return future
         ack = self._log.append(at, records)
         if self._held is None:

@@ -247,3 +247,46 @@ async def test_a_client_that_cancels_itself_in_its_stop_cancels_nobody_else() ->
     stopping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await stopping
+
+
+@pytest.mark.broker
+async def test_a_static_member_that_stops_in_order_gives_its_partitions_up_at_once(broker: Any) -> None:
+    options = {"bootstrap_servers": broker.bootstrap_servers}
+    at = await made(broker.bootstrap_servers)
+    owned: dict[str, int] = {}
+
+    async def member(name: str) -> KafkaGroupReader:
+        group = KafkaGroupReader(
+            options,
+            topic=at.topic,
+            group=at.topic,
+            instance=name,
+            session_timeout_ms=60_000,
+            heartbeat_interval_ms=100,
+            committed_only=True,
+        )
+
+        async def assigned(partitions: frozenset[At]) -> None:
+            owned[name] = len(partitions)
+
+        async def revoked(_partitions: frozenset[At]) -> None:
+            owned[name] = 0
+
+        await group.start(assigned=assigned, revoked=revoked)
+        return group
+
+    async def share(**wanted: int) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while owned != wanted:  # noqa: ASYNC110  (what is waited for has no event)
+                await asyncio.sleep(0.02)
+
+    first = await member("first")
+    try:
+        await share(first=2)
+        second = await member("second")
+        await share(first=1, second=1)
+        await second.stop()
+        del owned["second"]
+        await share(first=2)
+    finally:
+        await first.stop()

@@ -15,7 +15,7 @@ from streamserve.core.effects import Effect, EmitSnapshot, Settle
 from streamserve.core.events import Assigned, Drain, Event, Produced, RequestsFetched, Revoked
 from streamserve.core.messages import I64, AnyArray, Outputs, Requests
 from streamserve.core.records import StateRecord
-from streamserve.errors import StreamserveError
+from streamserve.errors import StreamserveError, TopicsDiffer
 from streamserve.kafka import service as service_module
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.loop import Wiring
@@ -144,6 +144,7 @@ def service_on(
     runtimes: Mapping[str, Runtime] | None = None,
     clock: BrokerClock | None = None,
     asks_time: At | None = None,
+    partitions: int | None = None,
 ) -> tuple[RoleService, MemoryWriter, MemoryGroupReader]:
     group = reader(log, topic=TOPICS.requests, group="a.terminal")
     writer = MemoryWriter(log)
@@ -158,6 +159,7 @@ def service_on(
             predictions=TOPICS.policy,
             commit_interval_ms=10,
             lease_ms=lease_ms,
+            partitions=partitions,
         ),
         topics=TOPICS,
         encoders=ENCODERS,
@@ -217,6 +219,18 @@ async def test_requests_are_answered_and_committed_after_their_acknowledgement()
         writer.release()
         await until(lambda: committed(log) == {0: 2, 1: 1})
         assert service.not_ready() == []
+
+
+async def test_a_partition_that_the_app_has_not_declared_stops_the_process_in_words() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 2))
+    service, _, _ = service_on(log, CopyStage(), partitions=1)
+    put(log, 1, b"x")
+    async with running(service) as task:
+        with pytest.raises(
+            TopicsDiffer, match=r"has 2 partitions or more by now, declared are 1; .*\[app\] partitions"
+        ):
+            await asyncio.wait_for(asyncio.shield(task), WAIT_S)
+    assert not written(log)
 
 
 async def test_drain_finishes_what_is_open_and_commits() -> None:

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
 from streamserve.core.events import Event, StatesFetched, StatesKnownUntil
 from streamserve.core.records import StateRecord
+from streamserve.errors import BrokerError
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.ports import At, Chunk, Columns, Record
 from streamserve.kafka.states import StatesFollower
@@ -147,3 +148,25 @@ async def test_it_never_claims_to_know_what_it_has_not_read() -> None:
     await asyncio.sleep(0.05)  # an absence cannot be observed
     asking.cancel()
     assert not any(isinstance(event, StatesKnownUntil) for event in events)
+
+
+class FailingLookups(MemoryLookups):
+    """A broker that is away at first."""
+
+    fails = 2
+
+    async def ends(self, partitions: Collection[At]) -> dict[At, int]:
+        if self.fails:
+            self.fails -= 1
+            raise BrokerError("nobody answers")
+        return await super().ends(partitions)
+
+
+async def test_a_broker_that_is_away_while_it_asks_ends_nothing() -> None:
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    states = follower(log, events)
+    await states.load()
+    states._lookups = FailingLookups(log)
+    asking = asyncio.create_task(states.ask())
+    await until(lambda: _known(events) > 0)
+    asking.cancel()

@@ -99,6 +99,21 @@ def acks(futures: list[asyncio.Future[Ack]]) -> list[Ack]:
     return [future.result() for future in futures]
 
 
+async def test_what_may_no_longer_be_sent_fails_and_a_later_send_goes_out() -> None:
+    client = Client()
+    writer = await writing(Clients(client))
+    writer.may_send = lambda: False
+    refused = [await asyncio.wait_for(writer.send(AT, records), WAIT_S) for records in (one(), ENOUGH)]
+    assert all("not heard from its group" in ack.error for ack in refused)
+    assert not client.batches
+    writer.may_send = lambda: True
+    later = writer.send(AT, one())
+    await client.reached.wait()
+    client.acknowledge(7)
+    assert (await asyncio.wait_for(later, WAIT_S)).offset == 7
+    await stop(writer)
+
+
 async def test_what_the_client_has_not_taken_has_failed_when_the_writer_is_stopped() -> None:
     client = Client(takes=False)
     writer = await writing(Clients(client))

@@ -92,6 +92,7 @@ class SimulatedWriter:
 
     def __init__(self, name: str, machine: Machine, log: SimulatedLog, effects: Effects) -> None:
         self._name = name
+        self.may_send: Callable[[], bool] = lambda: True
         self._machine, self._log, self._world, self._effects = machine, log, log.world, effects
         self._lanes: dict[At, deque[_Send]] = {}
         self._on_their_way: dict[At, list[_Send]] = {}
