@@ -18,6 +18,7 @@ from streamserve.chaos.faults import FAULTS, fault_named
 from streamserve.chaos.report import as_json as result_as_json
 from streamserve.chaos.report import in_words, table, write_between
 from streamserve.chaos.scene import FORMS, Fault, Options, Result
+from streamserve.cli.numbers import MOST, finite
 from streamserve.errors import ConfigError, StreamserveError
 
 _DEFAULTS = Options()
@@ -39,19 +40,24 @@ def chaos(
     request: Annotated[
         Path | None, typer.Option("--request", help="With CONFIG: a file that holds one request, as it is sent.")
     ] = None,
-    rate: Annotated[float, typer.Option("--rate", min=1.0, help="Requests a second.")] = _DEFAULTS.rate_per_s,
+    rate: Annotated[
+        float, typer.Option("--rate", min=1.0, callback=finite, help="Requests a second.")
+    ] = _DEFAULTS.rate_per_s,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1.0, help="Load after the fault is mended.")
+        float, typer.Option("--seconds", min=1.0, callback=finite, help="Load after the fault is mended.")
     ] = _DEFAULTS.after_s,
     session_ms: Annotated[
-        int, typer.Option("--session-ms", min=1_000, help="The group's session timeout.")
+        int, typer.Option("--session-ms", min=1_000, max=MOST, help="The group's session timeout.")
     ] = _DEFAULTS.session_ms,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Of scaling out and in.")] = _DEFAULTS.rounds,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, max=MOST, help="Of scaling out and in.")] = _DEFAULTS.rounds,
     outage_s: Annotated[
-        float, typer.Option("--outage-s", min=1.0, help="How long all roles are down.")
+        float, typer.Option("--outage-s", min=1.0, callback=finite, help="How long all roles are down.")
     ] = _DEFAULTS.outage_s,
     patience: Annotated[
-        float, typer.Option("--patience", min=1.0, help="Promised times are multiplied by it, on a busy machine.")
+        float,
+        typer.Option(
+            "--patience", min=1.0, callback=finite, help="Promised times are multiplied by it, on a busy machine."
+        ),
     ] = _DEFAULTS.patience,
     write: Annotated[
         Path | None, typer.Option("--write", help="Put the table between the two marker lines of this file.")

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from streamserve.cli.numbers import MOST
 from streamserve.errors import ConfigError
 from streamserve.testing.mutants import MUTANTS
 from streamserve.testing.simulator.draw import REQUESTS
@@ -21,12 +22,12 @@ from streamserve.testing.simulator.story import short, story
 
 
 def simulate(  # noqa: PLR0917  (typer: options)
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 100,
-    first: Annotated[int, typer.Option("--from", min=0, help="The first seed.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, max=MOST, help="How many seeds.")] = 100,
+    first: Annotated[int, typer.Option("--from", min=0, max=1_000 * MOST, help="The first seed.")] = 0,
     fault: Annotated[str, typer.Option(help="Plant a fault in the product, to see it found; `list` names them.")] = "",
     plan: Annotated[Path | None, typer.Option(help="Play this saved plan instead of seeds.")] = None,
     out: Annotated[Path | None, typer.Option(help="Save the shrunk plan of a failure here.")] = None,
-    requests: Annotated[int, typer.Option(min=1, help="Requests of each run.")] = REQUESTS,
+    requests: Annotated[int, typer.Option(min=1, max=MOST, help="Requests of each run.")] = REQUESTS,
     shrinks: Annotated[bool, typer.Option("--shrink/--no-shrink", help="Make a failing plan small.")] = True,
     as_data: Annotated[bool, typer.Option("--json", help="Say it in JSON.")] = False,
 ) -> None:
