@@ -15,7 +15,7 @@ FOUND = {
     "epoch-applied-early": 2,
     "forgotten-answered": 0,
     "forgotten-answers": 0,
-    "answers-read-too-late": 20,
+    "answers-read-too-late": 103,
     "scan-from-too-late": 9,
     "outcomes-not-deduplicated": 12,
     "state-forgets-what-it-includes": 21,
