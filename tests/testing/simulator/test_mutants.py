@@ -43,6 +43,7 @@ def test_each_has_a_known_hit() -> None:
     assert FOUND.keys() == MUTANTS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOUND)
 def test_it_is_found_near_its_known_hit(name: str) -> None:
     hit = FOUND[name]
