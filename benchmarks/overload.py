@@ -300,7 +300,8 @@ def report(console: Console, rows: list[dict[str, Any]]) -> bool:
     for title, _, _ in columns:
         table.add_column(title, justify="right")
     for row in rows:
-        table.add_row(row["phase"], *(format(row[name], form) for _, name, form in columns))
+        cells = ("" if row[name] is None else format(row[name], form) for _, name, form in columns)
+        table.add_row(row["phase"], *cells)
     console.print(table)
     by_name = {row["phase"]: row for row in rows}
     best = max(row["goodput_per_s"] for row in rows if row["phase"] in {f"{share:.1f}x" for share in SEARCHED})
