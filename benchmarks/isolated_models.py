@@ -85,4 +85,4 @@ def misbehaves(batch: AnyArray) -> AnyArray:
 
 
 for _model in (free, works, misbehaves):
-    _model.sample = sample  # type: ignore[attr-defined]
+    _model.sample = sample  # type: ignore[attr-defined]  # a sample may stand on the model itself

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]  # not in its stub's __all__
 
 from streamserve.chaos.account import Acknowledged, Terminal, key_of_ref, ref_key
 from streamserve.errors import BrokerError
@@ -173,7 +173,7 @@ class Answers:
         self._consumer.close()
 
     def _take(self, message: Message) -> None:
-        headers: Mapping[str, bytes] = dict(message.headers() or ())  # type: ignore[arg-type]
+        headers: Mapping[str, bytes] = dict(message.headers() or ())  # type: ignore[arg-type]  # no null headers of ours
         key = key_of_ref(headers[_REF])
         self._seen.add(key)
         self.terminal.keys.append(key)

@@ -165,7 +165,7 @@ class ExactlyOnce:
         written = self._written.get(letters.partition)
         if not written:
             return letters
-        topic, stage = self._letter_topics(letters.source), letter_stage(letters)
+        topic, stage = self._letter_topics(letters.source), letters.stage
         offsets = letters.offsets.tolist()
         is_new = np.array([(topic, letters.partition, offset, stage) not in written for offset in offsets], np.bool_)
         if every(is_new):
@@ -178,11 +178,6 @@ class ExactlyOnce:
         if not written:
             return outcomes
         return [outcome for outcome in outcomes if outcome_key(topic, outcome) not in written]
-
-
-def letter_stage(letters: DeadLetters) -> str:
-    """Who wrote dead letters, as their header says it."""
-    return letters.stage
 
 
 def outcome_key(topic: str, outcome: OutcomeRecord) -> Key:
