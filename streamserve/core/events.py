@@ -156,10 +156,15 @@ class Produced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceFailed:
-    """What was sent under this token is not in the log, or it is not known whether it is."""
+    """Some of what was sent under this token is not in the log, or it is not known whether it is."""
 
     token: int
     error: str
+    written: Mapping[int, int] = field(default_factory=dict)
+    """Partition -> how many of its rows, the first ones, are in the log all the same: to send them again would have
+    them there twice."""
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    """As of `Produced`, where something was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

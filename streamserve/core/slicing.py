@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -93,6 +93,20 @@ def take_answers(block: Answers, picked: I64) -> Answers:
         failures={position[i]: failure for i, failure in block.failures.items() if i in position},
         log_offset=None if block.log_offset is None else block.log_offset[picked],
     )
+
+
+def unwritten(partition: I64, written: Mapping[int, int]) -> NDArray[np.bool_]:
+    """Rows that are not among the first so many of their partition (`ProduceFailed.written`)."""
+    rest = np.ones(len(partition), np.bool_)
+    for number, n in written.items():
+        rest[indices(partition == number)[:n]] = False
+    return rest
+
+
+def unwritten_answers(block: Answers, written: Mapping[int, int]) -> Answers:
+    """The same for answers, of which one record holds many: without the partitions that were written whole."""
+    whole = [number for number, n in written.items() if n == np.count_nonzero(block.partition == number)]
+    return take_answers(block, indices(~np.isin(block.partition, whole))) if whole else block
 
 
 def answers_by_partition(block: Answers) -> list[tuple[int, Answers]]:
@@ -216,6 +230,7 @@ def _concatenated(columns: Sequence[NDArray[_Scalar] | None]) -> NDArray[_Scalar
 def take_letters(letters: DeadLetters, rows: I64) -> DeadLetters:
     """The dead letters of these indices, in this order."""
     picked = rows.tolist()
+    position = {i: k for k, i in enumerate(picked)}
     return replace(
         letters,
         offsets=letters.offsets[rows],
@@ -225,4 +240,5 @@ def take_letters(letters: DeadLetters, rows: I64) -> DeadLetters:
         headers=[letters.headers[i] for i in picked],
         reasons=[letters.reasons[i] for i in picked],
         details=[letters.details[i] for i in picked],
+        failures={position[i]: failure for i, failure in letters.failures.items() if i in position},
     )

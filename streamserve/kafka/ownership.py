@@ -26,7 +26,7 @@ from streamserve.kafka.lateness import Lateness
 from streamserve.kafka.loop import StageLoop
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.once import ExactlyOnce, read_spans
-from streamserve.kafka.ports import At, Committed, GroupReader, LogLookups, LogReader
+from streamserve.kafka.ports import At, Committed, GroupReader, LogLookups, LogReader, LogWriter
 from streamserve.kafka.sweeper import LEAST_SKIPPED, Skipped, Sweeper
 from streamserve.kafka.tasks import ended
 
@@ -89,6 +89,7 @@ class Ownership:
         followed_reader: LogReader | None,
         scan_reader: Callable[[], LogReader],
         lookups: LogLookups,
+        writer: LogWriter,
         ready: Callable[[Collection[int]], Awaitable[None]] | None = None,
         sweeper: Sweeper | None = None,
         once: ExactlyOnce | None = None,
@@ -102,6 +103,7 @@ class Ownership:
         self._followed = followed_reader
         self._scan_reader = scan_reader
         self._lookups = lookups
+        self._writer = writer
         self._ready = ready
         self._sweeper = sweeper
         self._once = once
@@ -180,6 +182,8 @@ class Ownership:
             self._once.forget(numbers)
         for number in numbers:
             self._committed.pop(number, None)
+            if self._plan.predictions is not None and self._once is None:
+                self._writer.drop(At(self._plan.predictions, number))
         self._followed_at = {at: o for at, o in self._followed_at.items() if at.partition not in numbers}
         self._follow()
 
@@ -285,6 +289,8 @@ class Ownership:
         started_ms = self._clock.monotonic_ms()
         if self._once is not None:  # before anything is looked up: afterwards nothing of an earlier owner can come
             await self._once.fences.take(numbers)
+        elif self._plan.predictions is not None:  # what this process wrote as an earlier owner may be on its way still
+            await asyncio.gather(*(self._writer.over(At(self._plan.predictions, number)) for number in numbers))
         fenced_ms = self._clock.monotonic_ms()
         positions, metadata = await self._commits(numbers)
         words = {number: read_metadata(metadata[number]) for number in numbers}
@@ -507,9 +513,13 @@ class Ownership:
         async with self._commit_lock:
             wanted: dict[int, Committed] = {}
             moved: dict[int, tuple[int, Skipped | None]] = {}
+            held: list[int] = []
             for number in numbers:
                 ledger = self._loop.ledgers.get(number)
-                if ledger is None or self.holds_commit(number):
+                if ledger is None:
+                    continue
+                if self.holds_commit(number):
+                    held.append(number)
                     continue
                 offset = ledger.committable()
                 left = None if self._sweeper is None else self._sweeper.left(number)
@@ -520,10 +530,14 @@ class Ownership:
                 if len(words.encode()) > MAX_METADATA_BYTES:
                     raise ContractError(f"commit metadata is above {MAX_METADATA_BYTES} bytes: {words[:80]}...")
                 wanted[number] = Committed(offset=offset, metadata=words)
-            if not wanted:
-                return
             asked_at_ms = self._clock.monotonic_ms()
-            if await self._group.commit({At(self._plan.driving, n): c for n, c in wanted.items()}):
+            if wanted:
+                taken = await self._group.commit({At(self._plan.driving, n): c for n, c in wanted.items()})
+            elif held and also_unchanged:  # without a word from the group what holds the commit would never be sent
+                taken = await self._is_ours(sorted(held))
+            else:
+                return
+            if taken:
                 self._heard_at_ms = max(self._heard_at_ms, asked_at_ms)  # the answer may have waited for us
                 self._committed.update({n: now for n, now in moved.items() if n in self._loop.ledgers})
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -73,28 +74,42 @@ class Encoders:
     forward: Callable[[FeedbackForward], Record]
 
 
+class _Part(NamedTuple):
+    """What is sent to one partition under a token."""
+
+    partition: int
+    rows: int
+    """Of the block that is sent; its records may hold several each."""
+    records: int
+
+
 class _Token:
     """Joins the acks of one token's sends into one event."""
 
-    __slots__ = ("append_ms", "error", "offsets", "token", "waiting")
+    __slots__ = ("append_ms", "error", "offsets", "token", "waiting", "written")
 
     def __init__(self, token: int, waiting: int) -> None:
         self.token = token
         self.waiting = waiting
         self.error = ""
         self.offsets: dict[int, int] = {}
+        self.written: dict[int, int] = {}
         self.append_ms = -1
 
-    def add(self, partition: int, ack: Ack) -> Event | None:
+    def add(self, part: _Part, ack: Ack) -> Event | None:
         self.waiting -= 1
+        if not ack.error:
+            self.written[part.partition] = part.rows
+        elif ack.written and part.rows == part.records:
+            self.written[part.partition] = ack.written
         self.error = self.error or ack.error
         if ack.offset >= 0:
-            self.offsets[partition] = ack.offset
+            self.offsets[part.partition] = ack.offset
         self.append_ms = max(self.append_ms, ack.append_ms)
         if self.waiting:
             return None
         if self.error:
-            return ProduceFailed(token=self.token, error=self.error)
+            return ProduceFailed(token=self.token, error=self.error, written=self.written, offsets=self.offsets)
         return Produced(token=self.token, offsets=self.offsets, append_ms=self.append_ms)
 
 
@@ -177,21 +192,30 @@ class Performer:
                 topic = self._topics.predictions
                 self._send_once(effect.token, [(number, At(topic, number), part) for number, part in parts])
             case EmitAnswers():
-                blocks, topic = answers_by_partition(effect.answers), self._topics.answers
-                self._send(effect.token, {At(topic, number): self._encoders.answers(block) for number, block in blocks})
+                topic = self._topics.answers
+                blocks = [
+                    (At(topic, number), self._encoders.answers(block), len(block))
+                    for number, block in answers_by_partition(effect.answers)
+                ]
+                self._send(effect.token, blocks)
             case EmitDeadLetters():
                 self._send_letters(effect.token, effect.letters)
             case EmitOutcomes():
                 self._send_outcomes(effect)
             case EmitState():
-                at = At(self._topics.epochs, effect.state.partition)
-                self._send(effect.token, {at: Columns.of([self._encoders.state(effect.state)])})
+                self._send_one(
+                    effect.token, At(self._topics.epochs, effect.state.partition), self._encoders.state(effect.state)
+                )
             case EmitSnapshot():
-                at = At(self._topics.policy, effect.state.partition)
-                self._send(effect.token, {at: Columns.of([self._encoders.snapshot(effect.state)])})
+                self._send_one(
+                    effect.token, At(self._topics.policy, effect.state.partition), self._encoders.snapshot(effect.state)
+                )
             case ForwardFeedback():
-                at = At(self._topics.feedback, effect.forward.to_partition)
-                self._send(effect.token, {at: Columns.of([self._encoders.forward(effect.forward)])})
+                self._send_one(
+                    effect.token,
+                    At(self._topics.feedback, effect.forward.to_partition),
+                    self._encoders.forward(effect.forward),
+                )
             case Pause() | Continue():
                 self._flow(effect)
             case Count():
@@ -261,22 +285,29 @@ class Performer:
                 sends.append((number, at, Columns.of([self._encoders.outcome(outcome) for outcome in new])))
         self._send_once(effect.token, sends)
 
-    def _send(self, token: int, sends: Mapping[At, RecordColumns]) -> None:
+    def _send_one(self, token: int, at: At, record: Record) -> None:
+        self._send(token, [(at, Columns.of([record]), 1)])
+
+    def _send(self, token: int, sends: Sequence[tuple[At, RecordColumns, int]]) -> None:
+        """Each with the rows that its records hold."""
         started = self._waiting(token, len(sends))
         if started is not None:
-            for at, records in sends.items():
-                self._writer.send(at, records).add_done_callback(partial(self._acknowledged, *started, at.partition))
+            for at, records, rows in sends:
+                sent = self._writer.send(at, records)
+                part = _Part(at.partition, rows, len(records.values))
+                sent.add_done_callback(partial(self._acknowledged, *started, part))
 
     def _send_once(self, token: int, sends: list[tuple[int, At, RecordColumns]]) -> None:
         """What users see: behind the fence of the input partition that it comes from, where there are fences."""
         if self._once is None:
-            self._send(token, {at: records for _, at, records in sends})
+            self._send(token, [(at, records, len(records.values)) for _, at, records in sends])
             return
         started = self._waiting(token, len(sends))
         if started is not None:
             for number, at, records in sends:
                 sent = self._once.fences.send(number, at, records)
-                sent.add_done_callback(partial(self._fenced, *started, at.partition))
+                part = _Part(at.partition, len(records.values), len(records.values))
+                sent.add_done_callback(partial(self._fenced, *started, part))
 
     def _waiting(self, token: int, n: int) -> tuple[_Token, float] | None:
         if not n:
@@ -285,23 +316,23 @@ class Performer:
         self.unacknowledged += n
         return _Token(token, n), self._clock.monotonic_ms()
 
-    def _fenced(self, token: _Token, sent_at_ms: float, partition: int, done: asyncio.Future[Ack]) -> None:
+    def _fenced(self, token: _Token, sent_at_ms: float, part: _Part, done: asyncio.Future[Ack]) -> None:
         """A failure is none of the stage's business: by now it has lost the partition, and what it sent for others
         under the same token stands."""
         if done.cancelled() or not done.result().error:
-            self._acknowledged(token, sent_at_ms, partition, done)
+            self._acknowledged(token, sent_at_ms, part, done)
             return
         self.unacknowledged -= 1
-        event = token.add(partition, Ack())
+        event = token.add(part, Ack())
         if event is not None:
             self._post_quietly(event)
 
-    def _acknowledged(self, token: _Token, sent_at_ms: float, partition: int, done: asyncio.Future[Ack]) -> None:
+    def _acknowledged(self, token: _Token, sent_at_ms: float, part: _Part, done: asyncio.Future[Ack]) -> None:
         self.unacknowledged -= 1
         ack = Ack(error="the writer was stopped") if done.cancelled() else done.result()
         if not ack.error:
             self._clock.acknowledged(sent_at_ms, ack.append_ms)
-        event = token.add(partition, ack)
+        event = token.add(part, ack)
         if event is not None:
             self._post_quietly(event)
 

@@ -70,6 +70,8 @@ class Ack:
     """Of the first record."""
     append_ms: int = -1
     """Append time of the last batch; -1 where the topic does not tell."""
+    written: int = 0
+    """With an error: how many of its records, the first ones, are in the log all the same."""
     shut_out: bool = False
     """It was refused because a later owner of the partition has fenced this one off."""
 
@@ -187,6 +189,14 @@ class LogWriter(Protocol):
 
     def send(self, at: At, records: RecordColumns) -> asyncio.Future[Ack]:
         """Never raises for what a broker says; the future always ends with an `Ack`."""
+        ...
+
+    def drop(self, at: At) -> None:
+        """What was sent to this partition and is not on its way yet fails instead: it is another owner's to write."""
+        ...
+
+    async def over(self, at: At) -> None:
+        """Returns once all that was sent to this partition is acknowledged or has failed."""
         ...
 
 

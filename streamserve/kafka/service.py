@@ -141,6 +141,7 @@ class RoleService:
             followed_reader=clients.followed,
             scan_reader=clients.scan,
             lookups=clients.lookups,
+            writer=clients.writer,
             ready=self._states_reached if waits_for_states else None,
             sweeper=self.sweeper,
             once=clients.once,

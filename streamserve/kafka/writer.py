@@ -27,13 +27,29 @@ _RECORD_OVERHEAD_BYTES = 128
 class _Send:
     """One `send`: done when each of its records is acknowledged, failed when one of its batches is."""
 
-    __slots__ = ("append_ms", "error", "future", "offset", "records", "shut_out", "taken", "waiting")
+    __slots__ = (
+        "append_ms",
+        "at",
+        "error",
+        "future",
+        "lost",
+        "offset",
+        "records",
+        "shut_out",
+        "taken",
+        "waiting",
+        "written",
+    )
 
-    def __init__(self, records: RecordColumns, future: asyncio.Future[Ack]) -> None:
+    def __init__(self, at: At, records: RecordColumns, future: asyncio.Future[Ack]) -> None:
+        self.at = at
         self.records = records
         self.future = future
         self.taken = 0
         self.waiting = 0
+        self.written = 0
+        self.lost = False
+        """One of its batches is not in the log, or nobody knows: what comes after it does not count as written."""
         self.offset = -1
         self.append_ms = -1
         self.error = ""
@@ -45,12 +61,19 @@ class _Send:
 
     def close(self) -> None:
         if not self.future.done():  # unless its caller has cancelled it
-            ack = Ack(error=self.error, offset=self.offset, append_ms=self.append_ms, shut_out=self.shut_out)
-            self.future.set_result(ack)
+            self.future.set_result(
+                Ack(
+                    error=self.error,
+                    offset=self.offset,
+                    append_ms=self.append_ms,
+                    written=self.written if self.error else 0,
+                    shut_out=self.shut_out,
+                )
+            )
 
 
-_Shares = list[tuple[_Send, int]]
-"""Who has records in a batch, and how many records were in it before theirs."""
+_Shares = list[tuple[_Send, int, int]]
+"""Who has records in a batch, how many records were in it before theirs, and how many are theirs."""
 _Lane = tuple[At, Fence | None]
 """Where to, and behind which fence: a batch has one producer id."""
 
@@ -110,7 +133,7 @@ class KafkaWriter:
     def send(self, at: At, records: RecordColumns, fence: Fence | None = None) -> asyncio.Future[Ack]:
         """With a fence: under its producer id and epoch. After an error nothing more that was sent behind that fence
         gets into the log but what was on its way, and its owner is to take the partition anew."""
-        send = _Send(records, asyncio.get_running_loop().create_future())
+        send = _Send(at, records, asyncio.get_running_loop().create_future())
         if self._stopping or not len(records.values):
             send.error = "the writer was stopped" if self._stopping else ""
             send.close()
@@ -125,6 +148,16 @@ class KafkaWriter:
         if pump is None or pump.done():
             self._pumps[key] = asyncio.get_running_loop().create_task(self._pump(key, lane), name=f"pump {at}")
         return send.future
+
+    def drop(self, at: At) -> None:
+        lane = self._lanes.get((at, None))
+        if lane:
+            self._shut(lane)
+
+    async def over(self, at: At) -> None:
+        waiting = [send.future for send in self._open if send.at == at]
+        if waiting:
+            await asyncio.wait(waiting)
 
     async def _pump(self, key: _Lane, lane: deque[_Send]) -> None:
         """Send what is in the lane, batch after batch; ends when the lane is empty."""
@@ -161,7 +194,7 @@ class KafkaWriter:
             self._pumps.pop(key, None)
 
     def _shut(self, lane: deque[_Send]) -> None:
-        """Its fence was given up: what no batch holds yet is not sent."""
+        """Its partition was given up: what no batch holds yet is not sent."""
         for send in lane:
             send.error = send.error or "its partition is no longer ours"
             send.taken = len(send.records.values)
@@ -192,9 +225,9 @@ class KafkaWriter:
                 if full:
                     break
                 taken += 1
-            if builder.record_count() > held:
+            if (n_added := builder.record_count() - held) > 0:
                 send.waiting += 1
-                sends.append((send, held))
+                sends.append((send, held, n_added))
             send.taken = taken
             if taken < n:
                 break
@@ -218,8 +251,10 @@ class KafkaWriter:
             self._failed(key, producer, sends, error)
             return
         metadata = done.result()
-        for send, held in sends:
+        for send, held, n_added in sends:
             send.waiting -= 1
+            if not send.lost:
+                send.written += n_added
             if send.offset < 0:
                 send.offset = metadata.offset + held
             send.append_ms = metadata.timestamp if metadata.timestamp is not None else -1
@@ -228,7 +263,7 @@ class KafkaWriter:
     def _failed(self, key: _Lane, producer: AIOKafkaProducer, sends: _Shares, error: BaseException) -> None:
         at, fence = key
         _log.warning("a batch for %s-%d was refused: %r", at.topic, at.partition, error)
-        for send, _ in sends:
+        for send, _, _ in sends:
             send.shut_out = send.shut_out or isinstance(error, ProducerFenced)
         self._not_sent(sends, repr(error))
         if fence is not None and not _is_dead(producer, error):
@@ -237,8 +272,9 @@ class KafkaWriter:
             self._rebuilding = asyncio.get_running_loop().create_task(self._rebuild(producer), name="rebuild producer")
 
     def _not_sent(self, sends: _Shares, error: str) -> None:
-        for send, _ in sends:
+        for send, _, _ in sends:
             send.waiting -= 1
+            send.lost = True
             send.error = send.error or error
             send.taken = len(send.records.values)
             self._close_if_over(send)

@@ -318,6 +318,14 @@ class MemoryWriter:
             self._held.append((future, ack))
         return future
 
+    def drop(self, at: At) -> None:
+        """Everything is on its way at once."""
+
+    async def over(self, at: At) -> None:
+        waiting = [future for future, _ in self._held or () if not future.done()]
+        if waiting:
+            await asyncio.wait(waiting)
+
     def hold(self) -> None:
         self._held = self._held or []
 

@@ -16,7 +16,7 @@ import numpy as np
 from streamserve.core.desk import Desk
 from streamserve.core.effects import EmitPredictions, Settle, settles
 from streamserve.core.epochs import EpochTable
-from streamserve.core.events import Assigned
+from streamserve.core.events import Assigned, ProduceFailed
 from streamserve.core.ledger import Ledger
 from streamserve.core.stages.aggregator import AggregatorStage
 from streamserve.core.stages.join import JoinStage
@@ -297,6 +297,20 @@ def _queue_kept_after_revocation() -> AbstractContextManager[None]:
     return _patched(StageLoop, "end", make)
 
 
+def _all_of_a_send_repeated() -> AbstractContextManager[None]:
+    """Where one partition of a send has failed, the others are sent again, too."""
+
+    def make(original: Any) -> Any:
+        def handle(self: AggregatorStage, event: Any, now_ms: int) -> Any:
+            if isinstance(event, ProduceFailed):
+                event = replace(event, written={}, offsets={})
+            return original(self, event, now_ms)
+
+        return handle
+
+    return _patched(AggregatorStage, "handle", make)
+
+
 def _choice_by_read_order() -> AbstractContextManager[None]:
     """The newest state that is known decides, whenever the request was written."""
 
@@ -340,6 +354,7 @@ MUTANTS = {
             _window_not_read_again,
             _queue_kept_after_revocation,
             _choice_by_read_order,
+            _all_of_a_send_repeated,
         ),
     )
 }

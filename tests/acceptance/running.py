@@ -71,16 +71,20 @@ class Up:
         """One process of the ready line: `pid`, `metrics_port`, ..."""
         return next(role for role in self.ready["roles"] if role["name"] == name)
 
-    def restarts(self) -> dict[str, int]:
-        """How often each process was started again, by a status line that is written from now on."""
+    def status(self) -> dict[str, Any]:
+        """A status line that is written from now on."""
         asked_ms = time.time() * 1000
         while (said := self.next("status"))["time_ms"] < asked_ms:
             pass
-        return {role["name"]: role["restarts"] for role in said["roles"]}
+        return said
+
+    def restarts(self) -> dict[str, int]:
+        """How often each process was started again."""
+        return {role["name"]: role["restarts"] for role in self.status()["roles"]}
 
     def wait_for_spare(self, name: str) -> None:
         """Until a loaded process waits to take the place of this one, as when an app has run for a while."""
-        while not any(role["name"] == name and role["has_spare"] for role in self.next("status")["roles"]):
+        while not any(role["name"] == name and role["has_spare"] for role in self.status()["roles"]):
             pass
 
     def tree(self) -> list[psutil.Process]:
@@ -94,7 +98,7 @@ class Up:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(TIMEOUT_S) == 0, self.story()
         took_s = time.monotonic() - asked_s
-        assert psutil.wait_procs(tree, timeout=1)[1] == []
+        assert _running(psutil.wait_procs(tree, timeout=1)[1]) == []
         return took_s
 
     def story(self) -> str:
@@ -107,6 +111,18 @@ class Up:
         psutil.wait_procs(tree, timeout=STOP_S + 10)
         for thread in self._threads:
             thread.join(TIMEOUT_S)
+
+
+def _running(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Without those that have ended and wait for the machine's first process to take note, which may be slow."""
+
+    def runs(process: psutil.Process) -> bool:
+        try:
+            return bool(process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+
+    return [process for process in processes if runs(process)]
 
 
 @contextmanager

@@ -6,27 +6,35 @@ from functools import partial
 
 import numpy as np
 
-from streamserve.core.effects import EmitPredictions
-from streamserve.core.events import Event, Produced
+from streamserve.core.effects import EmitAnswers, EmitPredictions
+from streamserve.core.events import Event, Produced, ProduceFailed
 from streamserve.core.reasons import Outcome
 from streamserve.kafka import intake
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.codecs.predictions import encode_predictions
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.perform import Performer, Topics
+from streamserve.kafka.ports import Ack, At, RecordColumns
 from streamserve.testing.log import MemoryGroupReader, MemoryLog, MemoryWriter
+from tests.core.test_aggregator import answers
 from tests.kafka.test_metrics import predictions, value
 
 KINDS = ("requests", "answers", "predictions", "feedback", "outcomes", "epochs", "policy", "dlq")
 TOPICS = Topics(**{kind: kind for kind in KINDS})
 
 
-def performer_on(log: MemoryLog, metrics: RoleMetrics, events: list[Event], max_bytes: int = 1 << 20) -> Performer:
+def performer_on(
+    log: MemoryLog,
+    metrics: RoleMetrics,
+    events: list[Event],
+    max_bytes: int = 1 << 20,
+    writer: MemoryWriter | None = None,
+) -> Performer:
     encoders = replace(intake.encoders(TOPICS), predictions=partial(encode_predictions, max_bytes=max_bytes))
     return Performer(
         topics=TOPICS,
         encoders=encoders,
-        writer=MemoryWriter(log),
+        writer=writer or MemoryWriter(log),
         runner=None,
         clock=BrokerClock(),
         metrics=metrics,
@@ -52,6 +60,32 @@ async def test_terminal_records_of_several_partitions_are_written_apart_and_ackn
         for partition, stored_records in log.records("predictions").items()
     }
     assert written == {0: ["0-0", "0-2"], 1: [], 2: ["2-1", "2-3"]}
+
+
+class Half(MemoryWriter):
+    """Refuses partition 2, and the end of what is sent to partition 1."""
+
+    def send(self, at: At, records: RecordColumns) -> asyncio.Future[Ack]:
+        sent = super().send(at, records)
+        if at.partition:
+            whole = sent.result()
+            sent = asyncio.get_running_loop().create_future()
+            sent.set_result(replace(whole, error="refused", written=2 if at.partition == 1 else 0))
+        return sent
+
+
+async def test_where_one_partition_fails_what_stands_in_the_others_is_told() -> None:
+    log, events = MemoryLog({"predictions": 3, "answers": 3, "requests": 3}), []
+    performer = performer_on(log, RoleMetrics("worker", "a"), events, writer=Half(log))
+    block = replace(predictions([Outcome.OK] * 6, [1] * 6), partition=np.array([0, 1, 2, 1, 0, 1]))
+    performer.perform(EmitPredictions(token=7, predictions=block))
+    (said,) = answers("a@1", [0, 1, 2], [1, 2, 3], partition=np.array([0, 1, 1])).blocks
+    performer.perform(EmitAnswers(token=8, answers=said))
+    async with asyncio.timeout(5):
+        while len(events) < 2:  # noqa: ASYNC110  (what is waited for has no event)
+            await asyncio.sleep(0)
+    told = {event.token: event.written for event in events if isinstance(event, ProduceFailed)}
+    assert told == {7: {0: 2, 1: 2}, 8: {0: 1}}, "one record holds several answers: none of a partition, or all"
 
 
 async def test_a_record_that_became_too_large_is_counted_as_the_error_that_it_says() -> None:

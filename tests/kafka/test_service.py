@@ -460,6 +460,38 @@ async def test_the_lease_counts_from_when_a_commit_was_sent() -> None:
         assert not service.ownership.holds_lease()
 
 
+async def test_a_commit_that_is_held_back_does_not_cost_the_lease() -> None:
+    """What holds it back is a dead letter on its way, which would not be sent without the lease."""
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    service, _, _ = service_on(log, CopyStage(), lease_ms=200)
+    async with running(service):
+        put(log, 0, b"x")
+        await until(lambda: committed(log) == {0: 1})
+        service.ownership.holds_commit = lambda _number: True
+        put(log, 0, b"y")
+        await until(lambda: written(log) == [b"x", b"y"])
+        await asyncio.sleep(0.4)  # two leases: an absence cannot be observed
+        assert service.ownership.holds_lease()
+        assert committed(log) == {0: 1}
+        service.ownership.holds_commit = lambda _number: False
+        await until(lambda: committed(log) == {0: 2})
+
+
+async def test_who_takes_a_partition_again_waits_for_what_it_wrote_as_an_earlier_owner() -> None:
+    """Else it would look for it in the log too early, and write it again."""
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    service, writer, _ = service_on(log, CopyStage())
+    async with running(service):
+        writer.hold()
+        sent = writer.send(At(TOPICS.policy, 0), Columns.of([Record(value=b"late")]))
+        await service.ownership.assigned(frozenset({At(TOPICS.requests, 0)}))
+        await asyncio.sleep(0.05)  # an absence cannot be observed: give it the chance to be wrong
+        assert 0 not in service.loop.ledgers
+        writer.release()
+        await sent
+        await until(lambda: 0 in service.loop.ledgers)
+
+
 async def test_a_member_whose_lease_is_over_does_not_even_drain() -> None:
     log = MemoryLog(dict.fromkeys(ALL, 1))
     stage = CopyStage()

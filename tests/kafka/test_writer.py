@@ -114,6 +114,52 @@ async def test_what_may_no_longer_be_sent_fails_and_a_later_send_goes_out() -> N
     await stop(writer)
 
 
+async def test_a_send_that_fails_half_way_tells_how_much_of_it_stands() -> None:
+    client = Client()
+    writer = await writing(Clients(client, then=no_word))
+    sent = writer.send(AT, ENOUGH)
+    async with asyncio.timeout(WAIT_S):
+        while len(client.batches) < 2:  # noqa: ASYNC110  (what is waited for has no event)
+            await asyncio.sleep(0)
+    client.acknowledge(7)
+    client.refuse()
+    ack = await asyncio.wait_for(sent, WAIT_S)
+    assert "refused" in ack.error
+    assert ack.offset == 7
+    assert 0 < ack.written < len(ENOUGH.values)
+    await stop(writer)
+
+
+async def test_what_comes_after_a_batch_that_failed_does_not_count_as_written() -> None:
+    client = Client()
+    writer = await writing(Clients(client, then=no_word))
+    sent = writer.send(AT, ENOUGH)
+    async with asyncio.timeout(WAIT_S):
+        while len(client.batches) < 2:  # noqa: ASYNC110  (what is waited for has no event)
+            await asyncio.sleep(0)
+    client.refuse()
+    client.acknowledge(7)
+    assert (await asyncio.wait_for(sent, WAIT_S)).written == 0
+    await stop(writer)
+
+
+async def test_what_was_dropped_is_not_sent_and_what_is_on_its_way_is_waited_for() -> None:
+    client = Client(takes=False)
+    writer = await writing(Clients(client))
+    first, second, elsewhere = writer.send(AT, one()), writer.send(AT, one()), writer.send(At("t", 1), one())
+    await client.reached.wait()  # with the first two, which are one batch
+    third = writer.send(AT, one())
+    writer.drop(AT)
+    assert third.result().error == "its partition is no longer ours"
+    over = asyncio.create_task(writer.over(AT))
+    await asyncio.sleep(0)
+    assert not over.done()
+    async with asyncio.timeout(WAIT_S):
+        await writer.stop()
+        await over
+    assert all(future.done() for future in (first, second, elsewhere))
+
+
 async def test_what_the_client_has_not_taken_has_failed_when_the_writer_is_stopped() -> None:
     client = Client(takes=False)
     writer = await writing(Clients(client))

@@ -46,8 +46,10 @@ from streamserve.core.slicing import (
     joined_answers,
     predictions_by_partition,
     take_answers,
+    take_letters,
     take_predictions,
     take_requests,
+    unwritten,
 )
 from streamserve.core.table import NEVER_MS
 from streamserve.core.takeover import Ownership
@@ -105,7 +107,7 @@ class AggregatorStage:
             case Produced():
                 self._acknowledge(event, effects)
             case ProduceFailed():
-                self._send_again(event.token, effects)
+                self._send_again(event, effects)
             case StatesFetched():
                 self._epochs.apply(event.states)
             case StatesKnownUntil():
@@ -385,31 +387,42 @@ class AggregatorStage:
             self._predict(batch, block, effects)
             return
         self._wrote(event)
+        self._done(batch, effects)
+
+    def _done(self, batch: _Batch, effects: list[Effect]) -> None:
         at, table = self._unsettled(batch), self._window.table
         if len(at):
             table["done"][at] = True
             effects += settles(table["partition"][at], table["offset"][at])
 
-    def _wrote(self, event: Produced) -> None:
+    def _wrote(self, event: Produced | ProduceFailed) -> None:
         for partition, offset in event.offsets.items():
             owner = self._owned.get(partition)
             if owner is not None:
                 owner.wrote(event.token, offset)
 
-    def _send_again(self, token: int, effects: list[Effect]) -> None:
+    def _send_again(self, event: ProduceFailed, effects: list[Effect]) -> None:
         """Not in the log, or nobody knows: at least once means to send it again. Readers drop a second record."""
-        sent = self._acks.pop(token, None)
+        sent = self._acks.pop(event.token, None)
         if sent is None:
             return
         batch, emit = sent
-        at = self._unsettled(batch)
-        if not len(at):
-            return
-        effects.append(Count(what="resent", label="predictions", n=len(at)))
         if isinstance(emit, EmitDeadLetters):
-            self._send(batch, EmitDeadLetters(token=self._token(), letters=emit.letters), effects)
+            if n := len(self._unsettled(batch)):
+                effects.append(Count(what="resent", label="dlq", n=n))
+                letters = emit.letters
+                rest = unwritten(np.full(len(letters.offsets), letters.partition), event.written)
+                again = EmitDeadLetters(token=self._token(), letters=take_letters(letters, indices(rest)))
+                self._send(batch, again, effects)
             return
-        self._predict(batch, emit.predictions, effects)
+        block = emit.predictions
+        self._wrote(event)
+        rest = unwritten(block.partition, event.written)
+        self._done(_Batch(batch.handles[~rest]), effects)
+        batch.handles = batch.handles[rest]
+        if n := len(self._unsettled(batch)):
+            effects.append(Count(what="resent", label="predictions", n=n))
+            self._predict(batch, take_predictions(block, indices(rest)), effects)
 
     def _predict(self, batch: _Batch, block: Predictions, effects: list[Effect]) -> None:
         """Emit the terminal records of those that still wait for one."""

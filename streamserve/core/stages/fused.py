@@ -29,7 +29,7 @@ from streamserve.core.events import (
 from streamserve.core.fast import every, indices, some
 from streamserve.core.messages import Answers
 from streamserve.core.routes import AppRules
-from streamserve.core.slicing import take_answers
+from streamserve.core.slicing import take_answers, unwritten_answers
 from streamserve.core.stages.aggregator import AggregatorStage
 from streamserve.core.stages.worker import WorkerStage
 
@@ -119,7 +119,7 @@ class FusedStage:
         late = self._late.pop(event.token, None)
         effects: list[Effect] = []
         if late is not None and isinstance(event, ProduceFailed):
-            self._emit_late(late, effects)
+            self._emit_late(unwritten_answers(late, event.written), effects)
         return effects
 
     def next_deadline_ms(self) -> int | None:

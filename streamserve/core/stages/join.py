@@ -112,7 +112,7 @@ class JoinStage:
             case Produced():
                 self._close(self._sender.acknowledged(event.token))
             case ProduceFailed():
-                self._sender.failed(event.token, now_ms)
+                self._close(self._sender.failed(event, now_ms))
             case Drain():
                 self._drain()
             case Tick() | StatesFetched() | StatesKnownUntil():

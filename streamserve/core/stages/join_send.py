@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamserve.core.effects import Effect, EmitDeadLetters, EmitOutcomes, ForwardFeedback, Settle
+from streamserve.core.events import ProduceFailed
 from streamserve.core.messages import DeadLetters
 from streamserve.core.records import FeedbackForward, FeedbackRecord, OutcomeRecord
 
@@ -28,7 +29,7 @@ _Item = OutcomeRecord | FeedbackForward | Rejected
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Sending:
-    """One token's worth: items of one kind of one partition, with the feedback records that they settle."""
+    """One token's worth: items of one kind, of one partition and to one, with the feedback records that they settle."""
 
     partition: int
     items: list[tuple[FeedbackRecord, _Item]]
@@ -69,18 +70,26 @@ class Sender:
         self.settle(sending.partition, offsets)
         return sending.partition, offsets
 
-    def failed(self, token: int, now_ms: int) -> None:
-        """Send it again later, each item alone: one that the broker refuses must not hold up the others."""
-        sending = self._sent.pop(token, None)
+    def failed(self, event: ProduceFailed, now_ms: int) -> tuple[int, list[int]] | None:
+        """Send it again later, each item alone: one that the broker refuses must not hold up the others.
+
+        As of `acknowledged`, for what is in the log all the same.
+        """
+        sending = self._sent.pop(event.token, None)
         if sending is None:
-            return
+            return None
+        n_written = sum(event.written.values())
+        written = [record.offset for record, _ in sending.items[:n_written]]
+        if written:
+            self.settle(sending.partition, written)
         due_ms = now_ms + min(_LONGEST_RETRY_MS, self._retry_ms << min(sending.attempts, 10))
-        for item in sending.items:
+        for item in sending.items[n_written:]:
             alone = _Sending(
                 partition=sending.partition, items=[item], first_ms=sending.first_ms, attempts=sending.attempts + 1
             )
             self._token += 1  # also what keeps the heap from comparing records
             heapq.heappush(self._retries, (due_ms, self._token, alone))
+        return sending.partition, written
 
     def drop(self, partition: int) -> None:
         """The partition has a new owner: nothing more is sent for it, acknowledgements that still come are ignored."""
@@ -103,14 +112,15 @@ class Sender:
         while self._retries and self._retries[0][0] <= now_ms:
             sending = heapq.heappop(self._retries)[2]
             effects.append(self._send(self._or_give_up(sending, now_ms)))
-        batches: dict[tuple[int, type], list[tuple[FeedbackRecord, _Item]]] = {}
+        batches: dict[tuple[int, type, int], list[tuple[FeedbackRecord, _Item]]] = {}
         for partition, record, item in self._new:
             if isinstance(item, FeedbackForward):
                 effects.append(self._send(_Sending(partition=partition, items=[(record, item)], first_ms=now_ms)))
             else:
-                batches.setdefault((partition, type(item)), []).append((record, item))
+                to = item.to_partition if isinstance(item, OutcomeRecord) else partition
+                batches.setdefault((partition, type(item), to), []).append((record, item))
         self._new = []
-        for (partition, _), items in batches.items():
+        for (partition, _, _), items in batches.items():
             effects.append(self._send(_Sending(partition=partition, items=items, first_ms=now_ms)))
         for partition, offsets in self._settled.items():
             effects.append(Settle(partition=partition, offsets=np.array(sorted(offsets), np.int64)))

@@ -40,7 +40,7 @@ from streamserve.core.messages import I64, U64, Answers, Flags, Requests
 from streamserve.core.owned import Owned
 from streamserve.core.reasons import PRESENT, Missing
 from streamserve.core.routes import AppRules
-from streamserve.core.slicing import take_answers, take_requests
+from streamserve.core.slicing import take_answers, take_requests, unwritten_answers
 from streamserve.core.table import NEVER_MS, Table
 from streamserve.core.thinning import Thinning
 
@@ -123,7 +123,7 @@ class WorkerStage:
             case Produced():
                 self._acknowledge(event.token, effects)
             case ProduceFailed():
-                self._send_again(event.token, effects)
+                self._send_again(event, effects)
             case StatesFetched():
                 self._epochs.apply(event.states)
             case StatesKnownUntil():
@@ -409,18 +409,27 @@ class WorkerStage:
 
     def _acknowledge(self, token: int, effects: list[Effect]) -> None:
         sent = self._sent.pop(token, None)
-        if sent is None:
-            return
+        if sent is not None:
+            self._written(sent[0], effects)
+
+    def _written(self, handles: I64, effects: list[Effect]) -> None:
         table = self._table
-        at = table.at(sent[0][sent[0] >= table.base])
+        at = table.at(handles[handles >= table.base])
         at = at[~table["done"][at]]
         table["unacked"][at] -= 1
         self._settle(at, effects)
 
-    def _send_again(self, token: int, effects: list[Effect]) -> None:
-        sent = self._sent.pop(token, None)
-        if sent is not None:
-            self._send(*sent, effects)
+    def _send_again(self, event: ProduceFailed, effects: list[Effect]) -> None:
+        sent = self._sent.pop(event.token, None)
+        if sent is None:
+            return
+        handles, rest = sent[0], unwritten_answers(sent[1], event.written)
+        if len(rest) < len(sent[1]):
+            handles = handles[handles >= self._table.base]
+            again = np.isin(self._table["partition"][self._table.at(handles)], rest.partition)
+            self._written(handles[~again], effects)
+            handles = handles[again]
+        self._send(handles, rest, effects)
 
     def _settle(self, at: I64, effects: list[Effect]) -> None:
         table = self._table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
+from streamserve.kafka.ports import At
 from streamserve.testing.simulator.app import GUARD_MS
 from streamserve.testing.simulator.evidence import Evidence, Request, Terminal
 from streamserve.testing.simulator.invariants_learning import (
@@ -74,7 +75,9 @@ def second_records_have_a_reason(evidence: Evidence) -> Verdict:
             mine = [at for at, life in given if life == second.writer and at <= second.at_ms]
             if not mine:
                 verdict.fail(f"{words}, which never owned the partition")
-            elif simulation.lost_an_acknowledgement(second.writer):
+            elif simulation.lost_an_acknowledgement(
+                second.writer, At(simulation.topics.predictions, request.partition)
+            ):
                 continue
             elif first.at_ms < mine[-1] - _SCAN_MS:
                 if not simulation.wrote_as_zombie(second.writer, request.partition, second.at_ms):

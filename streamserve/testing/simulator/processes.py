@@ -126,7 +126,7 @@ class SimulatedProcess:
             self.effects.send_fates,
             self.effects.commit_fates,
         )
-        effects.used = self.effects.used
+        effects.used, effects.failed = self.effects.used, self.effects.failed
         effects.assigned, effects.begun = partial(self._assigned, machine), partial(self._begun, machine)
         group = env.settings.group
         node = Node(

@@ -73,7 +73,7 @@ class Seen:
     cuts: int = 0
     judged_cuts: int = 0
     bad_cuts: list[BadCut] = field(default_factory=list)
-    failed_writers: set[str] = field(default_factory=set)
+    failed_sends: set[tuple[str, At]] = field(default_factory=set)
     memory_looks: int = 0
     over_memory: list[str] = field(default_factory=list)
     settled: bool = False
@@ -99,6 +99,7 @@ class Simulation:
         self.processes = {process.name: SimulatedProcess(process, self.env, self._told) for process in form.processes}
         for process in self.processes.values():
             process.effects.used = partial(self._used, process)
+            process.effects.failed = partial(self._failed, process)
         self.env.coordinator.observer = self._committed
         self.weather.used = self._count
         self.weather.cut = self._cut
@@ -196,8 +197,10 @@ class Simulation:
     def _used(self, process: SimulatedProcess, fate: str) -> None:
         self._count(fate)
         self._told("broker", f"answers {process.form.name} with: {fate}")
-        self.seen.failed_writers.add(process.life)
         self._slow(self.world.now, self.world.now + _SEND_TROUBLE_MS)
+
+    def _failed(self, process: SimulatedProcess, at: At) -> None:
+        self.seen.failed_sends.add((process.life, at))
 
     def _committed(self, group: Group, at: At, committed: Committed) -> None:
         passes = group.name == self.terminal_group and not self.clients.all_below(at.partition, committed.offset)
@@ -304,9 +307,9 @@ class Simulation:
 
     # -- what invariants ask ---------------------------------------------------------------------------------------
 
-    def lost_an_acknowledgement(self, life: str) -> bool:
-        """Whether a send of this process's life failed, or nobody knows."""
-        return life in self.seen.failed_writers
+    def lost_an_acknowledgement(self, life: str, at: At) -> bool:
+        """Whether a send of this process's life to this partition failed, or nobody knows."""
+        return (life, at) in self.seen.failed_sends
 
     def wrote_as_zombie(self, life: str, partition: int, at_ms: float) -> bool:
         """Whether at that time another was the owner already."""

@@ -47,6 +47,8 @@ class Effects:
         self.send_fates: deque[str] = deque()
         self.commit_fates: deque[str] = deque()
         self.used: Callable[[str], None] = lambda fate: None
+        self.failed: Callable[[At], None] = lambda at: None
+        """A batch for this partition is not in the log, or nobody knows."""
         self.assigned: Callable[[str, Iterable[At]], None] = lambda group, partitions: None
         self.begun: Callable[[str, Iterable[At]], None] = lambda group, partitions: None
 
@@ -129,9 +131,24 @@ class SimulatedWriter:
         self._effects.after_send()
         return future
 
+    def drop(self, at: At) -> None:
+        lane = self._lanes.get(at)
+        if lane:
+            _end(lane, "its partition is no longer ours")
+            lane.clear()
+
+    async def over(self, at: At) -> None:
+        sends = (*self._lanes.get(at, ()), *self._on_their_way.get(at, ()))
+        waiting = [future for _, future, _ in sends if not future.done()]
+        if waiting:
+            await asyncio.wait(waiting)
+
     def _depart(self, at: At) -> None:
         """Everything in the lane goes as one batch."""
         lane = self._lanes.get(at)
+        if lane and not self._machine.dead and not self.may_send():
+            _end(lane, "this process has not heard from its group for too long")
+            lane.clear()
         if not lane or self._machine.dead:
             self._on_their_way.pop(at, None)
             if not self._on_their_way:
@@ -182,6 +199,7 @@ class SimulatedWriter:
         if self._machine.dead:
             return
         self._rebuilt_at = self._world.now + self._world.delay(*_REBUILD_MS)
+        self._effects.failed(at)
         _end(batch, words)
         self._depart(at)
 

@@ -349,7 +349,7 @@ class ServingLaws(StageLaws):
         token = getattr(effect, "token", None)
         return [item for item in self._items(effect) if (token, item[0]) not in self.spilt]
 
-    def _items(self, effect: Effect) -> Iterable[Input]:
+    def _items(self, effect: Effect) -> list[Input]:
         match effect:
             case EmitPredictions():
                 return places(effect.predictions)
@@ -359,7 +359,7 @@ class ServingLaws(StageLaws):
                 sent_ms = self.sent_ms[effect.token]
                 items = places(effect.answers)
                 return [item for item in items if self.deadlines[item] > sent_ms]  # later ones nobody waits for
-        return ()
+        return []
 
     def acknowledgement(self, token: int, effect: Effect) -> Event:
         first: dict[int, int] = {}
@@ -374,7 +374,7 @@ class ServingLaws(StageLaws):
 
     def failure(self, token: int, effect: Effect) -> Event:
         self._lands_all_the_same(token, effect)
-        return ProduceFailed(token=token, error="not taken")
+        return ProduceFailed(token=token, error="not taken", **self._lands_for_certain(token, effect))
 
     def _lands_all_the_same(self, token: int, effect: Effect) -> None:
         """In some partitions, while the owner hears that it failed."""
@@ -383,6 +383,33 @@ class ServingLaws(StageLaws):
                 if (token + number) % 3 == 0 and (token, number) not in self.spilt:
                     self.log[number].predictions.append(offset)
                     self.may_repeat.add((number, offset))
+
+    def _lands_for_certain(self, token: int, effect: Effect) -> dict[str, dict[int, int]]:
+        """In some partitions, whole or in part, and the owner hears of that, too: none of it may be sent again."""
+        written: dict[int, int] = {}
+        first: dict[int, int] = {}
+        for number, n in Counter(self._numbers(effect)).items():
+            if (token + number) % 3 == 1 and (token, number) not in self.spilt:
+                written[number] = n if token % 2 or isinstance(effect, EmitAnswers) else (n + 1) // 2
+        if isinstance(effect, EmitPredictions):
+            for number, n in written.items():
+                p = self.log[number]
+                first[number] = len(p.predictions)
+                p.predictions += [offset for at, offset in places(effect.predictions) if at == number][:n]
+        if isinstance(effect, EmitDeadLetters):
+            self.buried.update(self._items(effect)[: sum(written.values())])
+        return {"written": written, "offsets": first}
+
+    @staticmethod
+    def _numbers(effect: Effect) -> list[int]:
+        match effect:
+            case EmitPredictions():
+                return list(effect.predictions.partition.tolist())
+            case EmitAnswers():
+                return list(effect.answers.partition.tolist())
+            case EmitDeadLetters():
+                return [effect.letters.partition] * len(effect.letters.offsets)
+        return []
 
     def _settle(self, effect: Settle) -> None:
         super()._settle(effect)
@@ -397,6 +424,9 @@ class ServingLaws(StageLaws):
                     self._check_call(effect)
                 case EmitPredictions() if not isinstance(event, ProduceFailed):
                     self._check_records(effect)
+                case EmitAnswers() if isinstance(event, ProduceFailed):
+                    again = set(self._numbers(effect)) & event.written.keys()
+                    assert not again, f"answers of {again} are in the log, and are sent again"
 
     def _check_call(self, effect: RunBatch) -> None:
         assert 1 <= len(effect.inputs) <= 8, "a batch above its cap"

@@ -424,6 +424,7 @@ class JoinLaws(StageLaws):
 
     def first_events(self) -> list[Event]:
         self.next_offsets = {0: 0, 1: 0}
+        self.in_the_log: set[tuple[int, int]] = set()
         return [assigned(0, 1)]
 
     def event_of(self, seed: Any) -> Event | None:
@@ -437,6 +438,7 @@ class JoinLaws(StageLaws):
             blocks = tuple(answers("b@1", [offset], [1]) for _, offset, _ in items)
             return answers_fetched(*blocks, partition=partition, next_offset=1)
         self.give(Revoked(partitions=(partition,)))
+        self.in_the_log.clear()  # the next owner reads the feedback again
         for token in [token for token, sent in self.unacknowledged.items() if self.is_of(sent, partition)]:
             del self.unacknowledged[token]
         return assigned(partition, position=self.next_offsets[partition])
@@ -469,6 +471,15 @@ class JoinLaws(StageLaws):
             case _:
                 return []
 
+    def failure(self, token: int, effect: Effect) -> Event:
+        """Of some the first half is in the log all the same: none of that is sent again."""
+        written: dict[int, int] = {}
+        if isinstance(effect, EmitOutcomes) and token % 2:
+            half = effect.outcomes[: (len(effect.outcomes) + 1) // 2]
+            written = {half[0].to_partition: len(half)}
+            self.in_the_log.update(outcome.feedback for outcome in half)
+        return ProduceFailed(token=token, error="not taken", written=written)
+
     def is_of(self, effect: Effect, partition: int) -> bool:
         match effect:
             case EmitOutcomes():
@@ -486,6 +497,12 @@ class JoinLaws(StageLaws):
             for reason, append_ms in zip(sent.letters.reasons, sent.letters.append_ms.tolist(), strict=True):
                 named_here = sent.letters.details[0].startswith("no prediction")
                 assert reason != "orphan" or not named_here or self.now_ms >= append_ms + 40
+        for outcomes in of_kind(effects, EmitOutcomes):
+            assert len({outcome.to_partition for outcome in outcomes.outcomes}) == 1, (
+                "what fails in part, fails by place"
+            )
+            again = self.in_the_log & {outcome.feedback for outcome in outcomes.outcomes}
+            assert not again, f"in the log, and sent again: {again}"
         for forward in of_kind(effects, ForwardFeedback):
             assert forward.forward.to_partition != forward.forward.record.partition
             assert forward.forward.record.origin is not None
