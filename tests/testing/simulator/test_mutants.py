@@ -30,7 +30,7 @@ FOUND = {
     "window-not-read-again": 1,
     "queue-kept-after-revocation": 10,
     "choice-by-read-order": 2,
-    "all-of-a-send-repeated": 0,
+    "all-of-a-send-repeated": 244,
 }
 BEFORE, BEHIND = 1, 20
 FAR = 2_000
