@@ -33,8 +33,8 @@ from streamserve.kafka.hosting import announcement, form_of_rows
 from streamserve.kafka.loop import StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.once import ExactlyOnce, Outputs
-from streamserve.kafka.ownership import Plan
 from streamserve.kafka.perform import Topics
+from streamserve.kafka.plan import Plan
 from streamserve.kafka.ports import At, GroupReader, LogLookups, LogReader, LogWriter
 from streamserve.kafka.service import Clients, Role, RoleService
 from streamserve.kafka.states import StateDecoder, StatesFollower

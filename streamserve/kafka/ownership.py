@@ -1,78 +1,38 @@
 """Takes over and gives up partitions, and commits.
 
-The group tells when (`assigned`, `revoked`); what a new owner needs is looked up from the commit, its metadata and the
-log. Commit metadata is the stage's JSON. The shell reads offsets from it: `<kind>_from` (or `<kind>`) of each followed
-topic and of the predictions scan, and `rebuild_from`, where the driving topic is to be read again below the commit.
+The group tells when (`assigned`, `revoked`); what a new owner needs is looked up by `takeover`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
-
-import numpy as np
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from streamserve.core.effects import Count
-from streamserve.core.events import Resume
-from streamserve.core.messages import I64
 from streamserve.errors import BrokerError, ContractError, StreamserveError, TopicsDiffer
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.lateness import Lateness
 from streamserve.kafka.loop import StageLoop
 from streamserve.kafka.metrics import RoleMetrics
-from streamserve.kafka.once import ExactlyOnce, read_spans
+from streamserve.kafka.once import ExactlyOnce
+from streamserve.kafka.plan import Plan
 from streamserve.kafka.ports import At, Committed, GroupReader, LogLookups, LogReader, LogWriter
-from streamserve.kafka.sweeper import LEAST_SKIPPED, Skipped, Sweeper
+from streamserve.kafka.sweeper import Skipped, Sweeper
+from streamserve.kafka.takeover import TakeOver
 from streamserve.kafka.tasks import ended
 
 _log = logging.getLogger(__name__)
 
 MAX_METADATA_BYTES = 4_096
-_REF_HEADER = "ss-ref"
 _RETRY_S = 0.2
 _RETRY_MAX_S = 2.0
-_SCAN_TIMEOUT_MS = 500
-_SCAN_RECORDS = 2_000
 _RETAKE_WAIT_S = 0.02
 _SHUT_OUT_WAIT_S = 1.0
 _SOON_MS = 10_000
 #: A loop that could not run for this part of a session may be on its way to losing its partitions.
 _LATE_PARTS = 3
-#: So near the end the last record is looked for: markers of transactions are none.
-_LAST_RECORDS = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What ownership of a partition means for a role."""
-
-    group: str
-    driving: str
-    followed: Mapping[str, str] = field(default_factory=dict)
-    """Kind -> topic whose same-numbered partition is read along with the driving one."""
-    rebuilds: bool = False
-    """The stage wants the driving topic from `rebuild_from` of its metadata on, to remember what it has seen."""
-    predictions: str | None = None
-    """Topic to scan for what is already answered; None where the stage needs none of it."""
-    skips_after_ms: int | None = None
-    """Records older than this are passed over when ownership begins, so that fresh ones need not wait; None: never."""
-    revoke_budget_ms: int = 1_000
-    commit_interval_ms: int = 200
-    lease_ms: int = 6_000
-    partitions: int | None = None
-    """Declared ones; a process that is given another stops. None: not checked."""
-
-
-class _Fresh(NamedTuple):
-    """Where the part of a partition begins in which somebody may still wait, and its time."""
-
-    offset: int
-    since_ms: int
 
 
 class Ownership:
@@ -87,7 +47,7 @@ class Ownership:
         metrics: RoleMetrics,
         group_reader: GroupReader,
         followed_reader: LogReader | None,
-        scan_reader: Callable[[], LogReader],
+        predecessors: TakeOver,
         lookups: LogLookups,
         writer: LogWriter,
         ready: Callable[[Collection[int]], Awaitable[None]] | None = None,
@@ -101,7 +61,7 @@ class Ownership:
         self._metrics = metrics
         self._group = group_reader
         self._followed = followed_reader
-        self._scan_reader = scan_reader
+        self._predecessors = predecessors
         self._lookups = lookups
         self._writer = writer
         self._ready = ready
@@ -233,7 +193,7 @@ class Ownership:
                     _log.info("partitions %s are left to the group to give", numbers)
                     return
                 anew = True
-                resumes, followed, skipped = await self._look_up(numbers)
+                found = await self._predecessors.look_up(numbers)
                 if self._ready is not None:
                     await self._ready(numbers)
             except BrokerError as error:
@@ -243,12 +203,12 @@ class Ownership:
             else:
                 break
         # That look-ups were answered says nothing of the group: who was stopped meanwhile has to hear from it first.
-        self._loop.begin(resumes)
-        if self._sweeper is not None and skipped:
-            self._sweeper.take(skipped)
-        self._followed_at.update(followed)
+        self._loop.begin(found.resumes)
+        if self._sweeper is not None and found.skipped:
+            self._sweeper.take(found.skipped)
+        self._followed_at.update(found.followed)
         self._follow()
-        self._group.begin({At(self._plan.driving, n): self._first_read(resume) for n, resume in resumes.items()})
+        self._group.begin(found.driving)
         self.joined.set()
         _log.info("own partitions %s", numbers)
         if not self.holds_lease():  # ask at once instead of at the next turn
@@ -279,173 +239,6 @@ class Ownership:
     async def watch(self) -> None:
         """Run until a take-over dies, and raise what it died of: its partitions would be served by nobody."""
         raise await self._died.get()
-
-    def _first_read(self, resume: Resume) -> int:
-        if not self._plan.rebuilds:
-            return resume.position
-        return min(resume.position, _offset(read_metadata(resume.metadata), "rebuild_from", resume.position))
-
-    async def _look_up(self, numbers: list[int]) -> tuple[dict[int, Resume], dict[At, int], dict[int, Skipped]]:
-        started_ms = self._clock.monotonic_ms()
-        if self._once is not None:  # before anything is looked up: afterwards nothing of an earlier owner can come
-            await self._once.fences.take(numbers)
-        elif self._plan.predictions is not None:  # what this process wrote as an earlier owner may be on its way still
-            await asyncio.gather(*(self._writer.over(At(self._plan.predictions, number)) for number in numbers))
-        fenced_ms = self._clock.monotonic_ms()
-        positions, metadata = await self._commits(numbers)
-        words = {number: read_metadata(metadata[number]) for number in numbers}
-        fresh = await self._fresh(positions)
-        skipped = self._skipped(positions, fresh, words)
-        positions |= {number: part.offset for number, part in fresh.items()}
-        answered = await self._answered(positions, words)
-        followed: dict[At, int] = {}
-        answers: dict[int, tuple[int, int]] = {}
-        for kind, topic in self._plan.followed.items():
-            ranges = await self._ranges(topic, f"{kind}_from", words)
-            if fresh:
-                ranges = await self._fresh_part(ranges, fresh)
-            followed.update({at: start for at, (start, _) in ranges.items()})
-            if kind == "answers":
-                answers = {at.partition: bounds for at, bounds in ranges.items()}
-        if self._once is not None:
-            looked_ms = self._clock.monotonic_ms()
-            await self._once.look(
-                {At(self._plan.driving, n): skipped[n].start if n in skipped else positions[n] for n in numbers},
-                {at: start for at, start in followed.items() if at.topic == self._plan.followed.get("answers")},
-            )
-            self._metrics.fenced(len(numbers), fenced_ms - started_ms, self._clock.monotonic_ms() - looked_ms)
-        resumes = {
-            number: Resume(
-                position=positions[number],
-                metadata=metadata[number],
-                answered=answered.get(number),
-                answers_from=answers.get(number, (0, 0))[0],
-                answers_end=answers.get(number, (0, 0))[1],
-            )
-            for number in numbers
-        }
-        return resumes, followed, skipped
-
-    async def _fresh(self, positions: Mapping[int, int]) -> dict[int, _Fresh]:
-        """Where the fresh part begins, of each partition with much that is older than any deadline.
-
-        Old is measured from the newest record: this machine's clock may be wrong, and nothing has been heard yet from
-        which the broker's could be told.
-        """
-        after_ms = self._plan.skips_after_ms
-        if after_ms is None:
-            return {}
-        driving = {At(self._plan.driving, number): position for number, position in positions.items()}
-        ends = await self._lookups.ends(driving)
-        behind = {at: end for at, end in ends.items() if end - driving[at] >= LEAST_SKIPPED}
-        found: dict[int, _Fresh] = {}
-        for at, newest_ms in (await self._newest_ms(behind)).items():
-            since_ms = newest_ms - after_ms
-            offset = (await self._lookups.since({at: since_ms}))[at]
-            if offset - driving[at] >= LEAST_SKIPPED:
-                found[at.partition] = _Fresh(offset=offset, since_ms=since_ms)
-        return found
-
-    async def _newest_ms(self, ends: Mapping[At, int]) -> dict[At, int]:
-        """Append time of the last record of each partition; without those where none is found near the end."""
-        newest: dict[At, int] = {}
-        if not ends:
-            return newest
-        reader = self._scan_reader()
-        await reader.start()
-        try:
-            reader.read({at: max(0, end - _LAST_RECORDS) for at, end in ends.items()})
-            waiting = set(ends)
-            while waiting:
-                chunks = await reader.fetch(max_records=_SCAN_RECORDS, timeout_ms=_SCAN_TIMEOUT_MS)
-                for chunk in chunks:
-                    newest[chunk.at] = int(chunk.append_ms[-1])
-                    if chunk.next_offset >= ends[chunk.at]:
-                        waiting.discard(chunk.at)
-                if not chunks:
-                    break
-        finally:
-            await reader.stop()
-        return newest
-
-    async def _fresh_part(
-        self, ranges: dict[At, tuple[int, int]], fresh: Mapping[int, _Fresh]
-    ) -> dict[At, tuple[int, int]]:
-        """What is followed belongs to requests that came before it: of old ones nothing is needed here."""
-        found = dict(ranges)
-        for at, (start, end) in ranges.items():
-            if at.partition in fresh:
-                offset = (await self._lookups.since({at: fresh[at.partition].since_ms}))[at]
-                found[at] = (min(max(start, offset), end), end)
-        return found
-
-    def _skipped(
-        self, positions: Mapping[int, int], fresh: Mapping[int, _Fresh], words: Mapping[int, Mapping[str, Any]]
-    ) -> dict[int, Skipped]:
-        """What is to be swept: what a predecessor left of its range, and what is passed over now."""
-        found: dict[int, Skipped] = {}
-        for number, position in positions.items():
-            before = Skipped.read(words[number])
-            if number in fresh:
-                now = Skipped(
-                    start=position,
-                    end=fresh[number].offset,
-                    predictions=_offset(words[number], "predictions_from", 0),
-                    answers=_offset(words[number], "answers_from", 0),
-                )
-                before = now if before is None else replace(before, end=now.end)
-            if before is not None:
-                found[number] = before
-        return found
-
-    async def _commits(self, numbers: list[int]) -> tuple[dict[int, int], dict[int, str]]:
-        """Where each partition goes on, and the words there: at the log's start where no commit is left in it."""
-        driving = {number: At(self._plan.driving, number) for number in numbers}
-        committed = await self._lookups.committed(self._plan.group, driving.values())
-        starts = await self._lookups.starts(driving.values())
-        held = {
-            number: committed[at]
-            for number, at in driving.items()
-            if at in committed and committed[at].offset >= starts[at]
-        }
-        positions = {number: held[number].offset if number in held else starts[at] for number, at in driving.items()}
-        return positions, {number: held[number].metadata if number in held else "" for number in numbers}
-
-    async def _ranges(self, topic: str, key: str, words: Mapping[int, Mapping[str, Any]]) -> dict[At, tuple[int, int]]:
-        """From where a topic is to be read, as the metadata says, and its end now."""
-        partitions = [At(topic, number) for number in words]
-        starts, ends = await self._lookups.starts(partitions), await self._lookups.ends(partitions)
-        return {
-            at: (min(max(starts[at], _offset(words[at.partition], key, starts[at])), ends[at]), ends[at])
-            for at in partitions
-        }
-
-    async def _answered(self, positions: Mapping[int, int], words: Mapping[int, Mapping[str, Any]]) -> dict[int, I64]:
-        """Request offsets at or above each position that have a terminal record in the log now."""
-        if self._plan.predictions is None:
-            return {}
-        ranges = await self._ranges(self._plan.predictions, "predictions_from", words)
-        refs = await self.answered_in({at.partition: bounds for at, bounds in ranges.items()})
-        return {number: refs[number][refs[number] >= position] for number, position in positions.items()}
-
-    async def answered_in(self, spans: Mapping[int, tuple[int, int]]) -> dict[int, I64]:
-        """Request offsets that have a terminal record in these parts (from, to) of the predictions, increasing."""
-        topic = self._plan.predictions or ""
-        span = {At(topic, number): bounds for number, bounds in spans.items() if bounds[0] < bounds[1]}
-        refs = await self._scan(span) if span else {}
-        return {number: np.array(sorted(refs.get(number, ())), np.int64) for number in spans}
-
-    async def _scan(self, span: Mapping[At, tuple[int, int]]) -> dict[int, set[int]]:
-        reader = self._scan_reader()
-        refs: dict[int, set[int]] = {at.partition: set() for at in span}
-        await reader.start()
-        try:
-            await read_spans(
-                reader, span, lambda chunk: _collect(refs[chunk.at.partition], chunk.headers, chunk.at.partition)
-            )
-        finally:
-            await reader.stop()
-        return refs
 
     def _follow(self) -> None:
         if self._followed is not None:
@@ -545,31 +338,3 @@ class Ownership:
 def _with_skipped(words: str, left: Skipped | None) -> str:
     """A stage's words, with the range that is still to be swept."""
     return words if left is None or not words else f'{words[:-1]},"skipped":{left.words()}}}'
-
-
-def read_metadata(text: str) -> Mapping[str, Any]:
-    """A stage's words in a commit; empty where there are none that we can read."""
-    if not text:
-        return {}
-    try:
-        words = json.loads(text)
-    except ValueError:
-        _log.warning("commit metadata is not JSON and is left aside: %.80r", text)
-        return {}
-    return words if isinstance(words, dict) else {}
-
-
-def _offset(words: Mapping[str, Any], key: str, default: int) -> int:
-    value = words.get(key, words.get(key.removesuffix("_from")))
-    return value if isinstance(value, int) and value >= 0 else default
-
-
-def _collect(refs: set[int], headers: list[Any], partition: int) -> None:
-    prefix = f"{partition}-".encode()
-    for record in headers:
-        for name, value in record:
-            if name == _REF_HEADER and value is not None and value.startswith(prefix):
-                text = value[len(prefix) :]
-                if text.isdigit():
-                    refs.add(int(text))
-                break

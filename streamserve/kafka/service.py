@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamserve.core.events import BatchFinished
-from streamserve.core.messages import I64
 from streamserve.core.stage import Stage
 from streamserve.errors import BrokerError, StreamserveError
 from streamserve.kafka.clock import BrokerClock
@@ -20,12 +19,14 @@ from streamserve.kafka.http import Pages, StatusServer
 from streamserve.kafka.loop import Limits, StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics, page_of
 from streamserve.kafka.once import ExactlyOnce, Outputs
-from streamserve.kafka.ownership import Ownership, Plan
+from streamserve.kafka.ownership import Ownership
 from streamserve.kafka.perform import Encoders, Performer, Topics
+from streamserve.kafka.plan import Plan
 from streamserve.kafka.ports import At, Columns, GroupReader, LogLookups, LogReader, LogWriter, Record
 from streamserve.kafka.runner import MakeRunner, ModelRunner, Runner
 from streamserve.kafka.states import StatesFollower
 from streamserve.kafka.sweeper import Sweeper
+from streamserve.kafka.takeover import TakeOver
 from streamserve.kafka.tasks import ended
 from streamserve.runtimes.base import Runtime
 
@@ -131,6 +132,15 @@ class RoleService:
         self.loop = StageLoop(stage=role.stage, wiring=role.wiring, clock=clock, metrics=metrics, limits=role.limits)
         self.runner = None if role.runtimes is None else runner(role.runtimes, self._batch_finished)
         self.states = states(self.loop, clock) if states else None
+        self.predecessors = TakeOver(
+            plan=role.plan,
+            clock=clock,
+            metrics=metrics,
+            scan_reader=clients.scan,
+            lookups=clients.lookups,
+            writer=clients.writer,
+            once=clients.once,
+        )
         self.sweeper = None if role.sweeps is None else self._sweeper(role.sweeps)
         self.ownership = Ownership(
             plan=role.plan,
@@ -139,7 +149,7 @@ class RoleService:
             metrics=metrics,
             group_reader=clients.group,
             followed_reader=clients.followed,
-            scan_reader=clients.scan,
+            predecessors=self.predecessors,
             lookups=clients.lookups,
             writer=clients.writer,
             ready=self._states_reached if waits_for_states else None,
@@ -183,11 +193,8 @@ class RoleService:
             reader=clients.scan(),
             lookups=clients.lookups,
             predictions_topic=self.role.topics.predictions,
-            scan=self._answered_in,
+            scan=self.predecessors.answered_in,
         )
-
-    async def _answered_in(self, spans: Mapping[int, tuple[int, int]]) -> dict[int, I64]:
-        return await self.ownership.answered_in(spans)
 
     def _sweeps_with(self, sweeper: Sweeper) -> None:
         """Its effects are done as those of the loop that serves, by the same writer."""

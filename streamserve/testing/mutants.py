@@ -29,6 +29,7 @@ from streamserve.kafka.loop import StageLoop
 from streamserve.kafka.ownership import Ownership
 from streamserve.kafka.perform import Performer
 from streamserve.kafka.ports import Ack
+from streamserve.kafka.takeover import TakeOver
 from streamserve.testing.simulator.models import SimulatedModel
 
 
@@ -109,13 +110,13 @@ def _forgotten_answered() -> AbstractContextManager[None]:
     """A new owner does not look for what its predecessor has answered."""
 
     def make(original: Any) -> Any:
-        async def answered(self: Ownership, positions: Any, words: Any) -> Any:
+        async def answered(self: TakeOver, positions: Any, words: Any) -> Any:
             found = await original(self, positions, words)
             return {number: offsets[:0] for number, offsets in found.items()}
 
         return answered
 
-    return _patched(Ownership, "_answered", make)
+    return _patched(TakeOver, "_answered", make)
 
 
 def _forgotten_answers() -> AbstractContextManager[None]:

@@ -256,7 +256,6 @@ async def test_a_failure_behind_a_fence_ends_that_ownership_and_what_others_wrot
 
 
 def fenced_service(log: MemoryLog, stage: CopyStage) -> tuple[RoleService, Fences, MemoryGroupReader]:
-    service, _, group = service_on(log, stage)
     fences = Fences(log)
     once = ExactlyOnce(
         fences=fences,
@@ -265,9 +264,7 @@ def fenced_service(log: MemoryLog, stage: CopyStage) -> tuple[RoleService, Fence
         scan_reader=lambda: MemoryReader(log),
         letter_topics=TOPICS.of,
     )
-    service._clients = replace(service._clients, once=once)
-    service.ownership._once = once
-    fences.on_lost = service.ownership.lost
+    service, _, group = service_on(log, stage, once=once)
     return service, fences, group
 
 

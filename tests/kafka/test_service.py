@@ -20,8 +20,9 @@ from streamserve.kafka import service as service_module
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.loop import Wiring
 from streamserve.kafka.metrics import RoleMetrics
-from streamserve.kafka.ownership import Plan
+from streamserve.kafka.once import ExactlyOnce
 from streamserve.kafka.perform import Encoders, Topics
+from streamserve.kafka.plan import Plan
 from streamserve.kafka.ports import At, Chunk, Columns, Committed, Record
 from streamserve.kafka.service import Clients, Role, RoleService
 from streamserve.kafka.tasks import ended
@@ -145,6 +146,7 @@ def service_on(
     clock: BrokerClock | None = None,
     asks_time: At | None = None,
     partitions: int | None = None,
+    once: ExactlyOnce | None = None,
 ) -> tuple[RoleService, MemoryWriter, MemoryGroupReader]:
     group = reader(log, topic=TOPICS.requests, group="a.terminal")
     writer = MemoryWriter(log)
@@ -172,6 +174,7 @@ def service_on(
         scan=lambda: MemoryReader(log),
         lookups=lookups or MemoryLookups(log),
         writer=writer,
+        once=once,
     )
     service = RoleService(role, clients, clock=clock or BrokerClock(), metrics=RoleMetrics("copy", "a"))
     return service, writer, group
