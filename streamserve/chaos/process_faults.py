@@ -15,6 +15,9 @@ _REBALANCE_S = 1.5
 _SCALED_S = 2.5
 #: After a session is over: the group is balanced, and what waited is worked off.
 _TAKEN_OVER_S = 2.5
+#: One process stops and its spare takes its place.
+_ROLLED_S = 1.5
+_QUICK_HEARTBEATS = {"STREAMSERVE_GROUP__HEARTBEAT_INTERVAL_MS": "300"}
 _CLOCK_S = 600.0
 _MOST = 4
 
@@ -69,6 +72,14 @@ def _clock_wrong(ahead_s: float) -> Callable[[Scene], Awaitable[None]]:
     return move
 
 
+async def _rolling(scene: Scene) -> None:
+    """One process after the other, each when the one before serves again and has its spare."""
+    scene.begins()
+    for plan in scene.roles.of("worker", "aggregate", "learn"):
+        await scene.roles.restart(plan.name)
+    scene.ends()
+
+
 async def _outage(scene: Scene) -> None:
     plans = scene.roles.of("worker", "aggregate", "learn")
     scene.begins()
@@ -105,6 +116,16 @@ def _rebalanced(_options: Options, lasted_s: float) -> Promise:
 
 def _scaled(_options: Options, lasted_s: float) -> Promise:
     return Promise(gap_s=_SCALED_S, normal_s=lasted_s + _SCALED_S)
+
+
+def _rolled(options: Options, lasted_s: float) -> Promise:
+    """Nobody whose deadline is 3 s misses it."""
+    return Promise(gap_s=_ROLLED_S, normal_s=lasted_s + 1.0, unanswered=0)
+
+
+def _rolled_tight(options: Options, lasted_s: float) -> Promise:
+    """Half a second's load for each of the two processes that answer; the learners' restart disturbs nobody."""
+    return Promise(gap_s=_ROLLED_S, normal_s=lasted_s + 1.0, unanswered=int(options.rate_per_s * 0.5 * 2))
 
 
 def _fresh_first(_options: Options, lasted_s: float) -> Promise:
@@ -177,6 +198,29 @@ FAULTS = (
         inject=_scale,
         promise=_scaled,
         settings={"STREAMSERVE_APP__PARTITIONS": "6"},
+    ),
+    Fault(
+        name="rolling",
+        does="SIGTERM of every process, one after the other, two of each role; deadlines are 3 s",
+        inject=_rolling,
+        promise=_rolled,
+        processes=2,
+        doubled=("worker", "aggregate", "learn"),
+        spares=True,
+        deadline_ms=3_000,
+        settings=_QUICK_HEARTBEATS,
+    ),
+    Fault(
+        name="rolling-tight",
+        does="the same with deadlines of 100 ms",
+        inject=_rolling,
+        promise=_rolled_tight,
+        forms=("fused",),  # six processes and a broker on two cores need most of 100 ms for three hops by themselves
+        processes=2,
+        doubled=("worker", "aggregate", "learn"),
+        spares=True,
+        deadline_ms=100,
+        settings={**_QUICK_HEARTBEATS, "STREAMSERVE_APP__GUARD_MS": "10"},
     ),
     Fault(
         name="clock-fast",

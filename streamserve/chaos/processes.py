@@ -12,7 +12,7 @@ from pathlib import Path
 
 from streamserve.errors import StreamserveError
 from streamserve.supervisor.children import Child, Household, child_environment
-from streamserve.supervisor.news import ChildFacts, News, Snapshot
+from streamserve.supervisor.news import ChildFacts, News, Snapshot, State
 from streamserve.supervisor.plan import ProcessPlan, RoleName, program
 
 _STOP_S = 9.5
@@ -101,6 +101,17 @@ class Roles:
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+    async def restart(self, name: str) -> None:
+        """SIGTERM, and wait until it serves again and a spare waits behind it."""
+        restarts = self.facts(name).restarts
+        self.signal(name, signal.SIGTERM)
+
+        def again() -> bool:
+            facts = self.facts(name)
+            return facts.restarts > restarts and facts.state is State.SERVING and facts.has_spare
+
+        await self.until(again, f"{name} serves again")
 
     async def stop(self, names: Iterable[str], *, at_once: bool = False) -> None:
         """Stop these in order, or with SIGKILL; they are not started again."""

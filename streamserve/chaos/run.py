@@ -106,6 +106,9 @@ class _Run:
             _SERVERS: self.cluster.proxied_servers if self.fault.proxied == "all" else self.cluster.servers,
             **self.fault.settings,
         }
+        if self.fault.deadline_ms is not None:
+            for route in self.app.settings(overrides).routes:
+                overrides[f"STREAMSERVE_ROUTES__{route}__DEADLINE_MS"] = str(self.fault.deadline_ms)
         if self.fault.deadline_bounded:
             deadlines = [route.deadline_ms for route in self.app.settings(overrides).routes.values()]
             overrides["STREAMSERVE_APP__MAX_DEADLINE_MS"] = str(max(_BOUNDED_DEADLINE_MS, *deadlines))
@@ -121,7 +124,7 @@ class _Run:
         )
 
     async def _start(self, scene: Scene, plans: tuple[ProcessPlan, ...]) -> None:
-        second = more_of(plans, self.fault.processes, "worker", "aggregate")
+        second = more_of(plans, self.fault.processes, *self.fault.doubled)
         far = {_SERVERS: self.cluster.proxied_servers} if self.fault.proxied == "one" else {}
         await asyncio.gather(scene.roles.start(plans), scene.roles.start(second, far))
         if self.fault.spares:
@@ -173,6 +176,7 @@ def _deleted(scene: Scene) -> list[int]:
 
 def _broken(account: Account, promise: Promise, patience: float) -> list[str]:
     gap_s, normal_s, twice = promise.gap_s * patience, promise.normal_s * patience, promise.twice * patience
+    unanswered = int((promise.unanswered or 0) * patience)
     checks = {
         f"{account.lost} acknowledged requests have no terminal record": account.lost == 0,
         f"{account.unknown} terminal records belong to no request that was acknowledged": (
@@ -183,6 +187,9 @@ def _broken(account: Account, promise: Promise, patience: float) -> list[str]:
         ),
         f"{account.deleted} requests are gone with the log": promise.deletes or account.deleted == 0,
         f"{account.error} requests ended as error": account.error == 0,
+        f"{account.default + account.expired} requests got the default or expired, promised are at most {unanswered}": (
+            promise.unanswered is None or account.default + account.expired <= unanswered
+        ),
         f"no answer in time for {account.longest_gap_s:.2f} s, promised are at most {gap_s:.2f} s": (
             account.longest_gap_s <= gap_s
         ),

@@ -55,6 +55,8 @@ class Promise:
     """From the fault's begin until service is as before."""
     twice: int = 0
     """Requests with a second terminal record, where the default delivery cannot exclude one."""
+    unanswered: int | None = None
+    """Requests that got the default or `expired`; None: not limited."""
     deletes: bool = False
     """The fault deletes requests that nobody has read."""
 
@@ -136,7 +138,8 @@ class Fault:
     forms: tuple[Form, ...] = FORMS
     nodes: Literal[1, 3] = 1
     processes: int = 1
-    """Of each role that answers requests."""
+    """Of each role that answers requests (`doubled`)."""
+    doubled: tuple[RoleName, ...] = ("worker", "aggregate")
     spares: bool = False
     """Loaded processes wait to take a dead one's place, as under `streamserve up`."""
     proxied: Literal["none", "all", "one"] = "none"
@@ -145,6 +148,8 @@ class Fault:
     """Variables that override the config."""
     after_s: float = 0.0
     """Load after it lasts at least so long."""
+    deadline_ms: int | None = None
+    """Of every route, instead of the config's."""
     deadline_bounded: bool = False
     """The app's largest deadline is made small, so that a short outage is a long one."""
 

@@ -36,6 +36,11 @@ def test_scaling_out_and_in_under_load(check: Check, fault: str, form: Form) -> 
     check(fault, form)
 
 
+@pytest.mark.parametrize(("fault", "form"), [("rolling", "fused"), ("rolling", "split"), ("rolling-tight", "fused")])
+def test_every_process_is_restarted_in_turn(check: Check, fault: str, form: Form) -> None:
+    check(fault, form)
+
+
 @pytest.mark.parametrize(("fault", "form"), [("clock-fast", "split"), ("clock-slow", "fused")])
 def test_a_machine_whose_clock_is_ten_minutes_wrong(check: Check, fault: str, form: Form) -> None:
     found = check(fault, form).account
