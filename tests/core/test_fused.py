@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from streamserve.core.bounds import Bounds
 from streamserve.core.effects import EmitAnswers, RunBatch
 from streamserve.core.events import BatchFinished, Revoked, Tick
 from streamserve.core.messages import Outputs
@@ -196,9 +197,8 @@ def test_an_answer_larger_than_a_record_is_missing_and_costs_nobody_else() -> No
     assert [str(Missing(code)) for code in block.missing[i].tolist()] == ["output_too_large", "present"]
 
 
-def test_a_backlog_is_left_in_the_log_only_when_no_model_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamserve.core.stages.worker.MOST_QUEUED", 20)
-    rules = app(route(("a@1",), name="r"), route(("a@1", "b@1"), name="s"))
+def test_a_backlog_is_left_in_the_log_only_when_no_model_has_room() -> None:
+    rules = app(route(("a@1",), name="r"), route(("a@1", "b@1"), name="s"), bounds=Bounds(queue_requests=20))
     w = world(rules, run=lambda _: None)
     for step in range(2):
         assert w.stage.takes_more

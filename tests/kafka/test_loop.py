@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
+from streamserve.core.bounds import Fill
 from streamserve.core.effects import Count, Effect
 from streamserve.core.events import Event, Produced, RequestsFetched, Resume, Revoked, Tick
 from streamserve.core.messages import Requests
@@ -41,6 +42,9 @@ class Recorder:
 
     def commit_metadata(self, partition: int) -> str:
         return ""
+
+    def fills(self) -> dict[str, Fill]:
+        return {}
 
     takes_more = True
 
@@ -174,7 +178,7 @@ async def test_a_quiet_process_wakes_at_the_deadline_and_not_before() -> None:
 
 async def test_fetching_stops_above_the_bound_and_goes_on_below() -> None:
     stage, source = Recorder(), Fetches()
-    loop = loop_of(stage, Limits(most_records=100, resume_records=50))
+    loop = loop_of(stage, Limits(most_records=100))
     loop.begin({0: Resume(position=0)})
     loop.may_act = lambda: False
     for i in range(20):
