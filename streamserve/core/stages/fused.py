@@ -137,7 +137,8 @@ class FusedStage:
         return self._worker.takes_more
 
     def fills(self) -> Mapping[str, Fill]:
-        return {**self._aggregator.fills(), **self._worker.fills()}
+        """What is open follows from the queues and from what is not acknowledged; no answer is early here."""
+        return self._worker.fills()
 
     @property
     def idle(self) -> bool:
