@@ -47,6 +47,7 @@ from streamserve.core.table import NEVER_MS, Table
 from streamserve.core.thinning import Thinning
 
 SHED = int(Missing.SHED)
+NOBODY = np.zeros(0, np.int64)
 _COLUMNS = {
     "partition": np.int64,
     "offset": np.int64,
@@ -107,6 +108,8 @@ class WorkerStage:
         self._sent: dict[int, tuple[I64, Answers]] = {}
         """Token -> those that wait for its acknowledgement, and all that it carries."""
         self._next_token = 0
+        self._largest_bytes = 1
+        """No body was larger: a queue that is far below its bound need not be added up."""
         self._soonest_ms = NEVER_MS
         """No later than the first deadline that somebody waits for; exact unless it is stale."""
         self._soonest_is_stale = False
@@ -175,7 +178,21 @@ class WorkerStage:
     def takes_more(self) -> bool:
         """While one model has room: one that hangs or is slow must not starve the others."""
         bounds = self._rules.bounds
-        return any(desk.has_room(bounds.queue_requests, bounds.queue_bytes) for desk in self._desks.values())
+        return any(
+            self._is_far_below(desk, bounds.queue_requests, bounds.queue_bytes)
+            or desk.has_room(bounds.queue_requests, bounds.queue_bytes)
+            for desk in self._desks.values()
+        )
+
+    def _is_far_below(self, desk: Desk, most_requests: int, most_bytes: int) -> bool:
+        return len(desk) < min(most_requests, most_bytes // self._largest_bytes)
+
+    def _over(self, desk: Desk) -> I64:
+        """Take what is too much out of a queue: it grows beyond the bound of reading only where others have room."""
+        most_requests, most_bytes = self._rules.bounds.most_queued_requests, self._rules.bounds.most_queued_bytes
+        if self._is_far_below(desk, most_requests, most_bytes):
+            return NOBODY
+        return desk.pop_over(most_requests, most_bytes)
 
     def fills(self) -> Mapping[str, Fill]:
         bounds, desks = self._rules.bounds, self._desks.values()
@@ -241,6 +258,9 @@ class WorkerStage:
             return
         all_kept = len(kept) == n
         rows_kept = range(n) if all_kept else kept.tolist()
+        values = requests.values if all_kept else [requests.values[i] for i in rows_kept]
+        n_bytes = [len(value or b"") for value in values]
+        self._largest_bytes = max(self._largest_bytes, *n_bytes)
         handles = self._table.append(
             len(kept),
             {
@@ -257,15 +277,13 @@ class WorkerStage:
                 "epoch": choice.epoch[kept],
                 "stale": choice.stale[kept] | admitted.forced[kept],
                 "group": -1,
-                "n_bytes": [len(value or b"") for value in requests.values]
-                if all_kept
-                else [len(requests.values[i] or b"") for i in rows_kept],
+                "n_bytes": n_bytes,
                 "ids": None,
                 "waiting": waiting[kept],
             },
             {
                 "keys": requests.keys if all_kept else [requests.keys[i] for i in rows_kept],
-                "values": requests.values if all_kept else [requests.values[i] for i in rows_kept],
+                "values": values,
                 "headers": requests.headers if all_kept else [requests.headers[i] for i in rows_kept],
                 "errors": [None] * len(kept),
             },
@@ -305,7 +323,7 @@ class WorkerStage:
                         continue
                 mine = handles if every(wanted) else handles[wanted]
                 desk.add(mine, now_ms)
-                over = desk.pop_over(self._rules.bounds.most_queued_requests, self._rules.bounds.most_queued_bytes)
+                over = self._over(desk)
                 if len(over):
                     self._emit_all(self._answering.shed(desk, over, "full", now_ms, effects), now_ms, effects)
                     mine = mine[desk.queues(mine)]
