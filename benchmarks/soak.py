@@ -1,8 +1,8 @@
 """`python -m benchmarks.soak`: an app for minutes or hours under load; memory, files, threads and latency stay flat.
 
 Two pools, an aggregator and a learner on a Kafka of its own under `up`, Poisson requests, every label fed back. Every
-few seconds each process's memory, open files and threads are noted, and the latencies of what was answered since. Kept
-as `results/bench/soak.csv` and `soak.png`.
+few seconds each process's memory, open files and threads are noted (the supervisor's too), and the latencies of what
+was answered since. Kept as `results/bench/soak.csv`, as it goes on, and `soak.png`; Ctrl-C ends it with what there is.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,15 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "results" / "bench"
 PARTITIONS = 4
 NOTE_EVERY_S = 5.0
-#: Caches fill and allocators settle before flat can be asked for.
+#: Caches fill, allocators settle and the join's window of a minute comes to its end before flat can be asked for.
 SKIPPED_SHARE = 0.2
+SKIPPED_S = 90.0
+#: At the end the last requests get so long to be answered.
+LAST_ANSWERS_S = 10.0
 MOST_GROWTH = 0.05
 MOST_GROWTH_MIB = 8.0
 MOST_LATENCY_GROWTH = 1.5
+COLUMNS = ("process", "at_s", "sent", "answered", "p50_ms", "p99_ms", "rss_mib", "open_files", "threads")
 
 _MODELS = '''"""Two small models of one label."""
 
@@ -51,16 +56,22 @@ def left(batch):
 def right(batch):
     return (batch.mean(axis=1) > 0.5).astype(np.int64)
 '''
+#: What fills is small enough to be full before flat is asked for.
 _CONFIG = f"""\
 [app]
 name = "soak"
 partitions = {PARTITIONS}
 
+[bounds]
+learnt_states = 200
+
 [pools.left]
 models = ["left"]
+cache_bytes = 2000000
 
 [pools.right]
 models = ["right"]
+cache_bytes = 2000000
 
 [models.left]
 source = "soak_models:left"
@@ -92,6 +103,7 @@ class Traffic:
     failed: str = ""
     latencies_ms: list[float] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
+    sending_over: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self._sent_at = np.zeros(1 << 16)
@@ -105,23 +117,36 @@ class Traffic:
             }
         )
         self._consumer.assign([TopicPartition(self.topics["predictions"], n, 0) for n in range(PARTITIONS)])
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._send, self._hear)]
+        self._threads = [
+            threading.Thread(target=self._watched, args=(run,), daemon=True) for run in (self._send, self._hear)
+        ]
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
+        """Send no more, wait for the last answers, end."""
+        self.sending_over.set()
+        until = time.monotonic() + LAST_ANSWERS_S
+        while self.answered < self.sent and not self.failed and time.monotonic() < until:
+            time.sleep(0.1)
         self.stopping.set()
         for thread in self._threads:
             thread.join(30)
         self._producer.flush(10)
         self._consumer.close()
 
+    def _watched(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except Exception as error:  # noqa: BLE001  (whatever it is: the soak is to say so, not to look flat)
+            self.failed = self.failed or f"the load ended: {error!r}"
+
     def _send(self) -> None:
         random = np.random.default_rng(3)
         due = time.perf_counter()
-        while not self.stopping.is_set():
+        while not self.sending_over.is_set():
             due += random.exponential(1 / self.rate_per_s)
             time.sleep(max(0.0, due - time.perf_counter()))
             row = random.random(4).round(3).tolist()
@@ -170,7 +195,8 @@ def _note(processes: dict[str, psutil.Process], traffic: Traffic, at_s: float) -
     return rows
 
 
-def run(seconds: float, rate_per_s: float, console: Console) -> list[dict[str, Any]]:
+def run(seconds: float, rate_per_s: float, console: Console, keep: Callable[[list[dict[str, Any]]], None]) -> str:
+    """`keep` is given each look's rows. What went wrong; empty where nothing did."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="soak-", dir=RESULTS))
     (folder / "soak_models.py").write_text(_MODELS, encoding="utf-8")
@@ -183,7 +209,6 @@ def run(seconds: float, rate_per_s: float, console: Console) -> list[dict[str, A
         stdout=subprocess.PIPE,
         stderr=(folder / "up.log").open("wb"),
     )
-    rows: list[dict[str, Any]] = []
     try:
         assert up.stdout is not None
         ready = next(said for line in up.stdout if (said := json.loads(line))["event"] in ("ready", "stopped"))
@@ -191,29 +216,48 @@ def run(seconds: float, rate_per_s: float, console: Console) -> list[dict[str, A
             raise SystemExit((folder / "up.log").read_text()[-2_000:])
         threading.Thread(target=lambda: [None for _ in up.stdout or ()], daemon=True).start()
         processes = {role["name"]: psutil.Process(role["pid"]) for role in ready["roles"]}
+        processes["up"] = psutil.Process(up.pid)
         traffic = Traffic(servers=ready["bootstrap_servers"], topics=ready["topics"], rate_per_s=rate_per_s)
         traffic.start()
-        began = time.monotonic()
-        while (at_s := time.monotonic() - began) < seconds:
-            time.sleep(min(NOTE_EVERY_S, seconds - at_s))
-            rows += _note(processes, traffic, time.monotonic() - began)
-            console.print(
-                f"{rows[-1]['at_s']:7.0f} s  answered {traffic.answered:,} of {traffic.sent:,}  "
-                f"p50 {rows[-1]['p50_ms']:.1f} ms  p99 {rows[-1]['p99_ms']:.1f} ms",
-                highlight=False,
-            )
+        try:
+            _look_on(seconds, processes, traffic, console, keep)
+        except KeyboardInterrupt:
+            console.print("ended before its time", highlight=False)
+        except psutil.NoSuchProcess as gone:
+            return f"process {gone.pid} of {', '.join(f'{n} ({p.pid})' for n, p in processes.items())} ended"
         traffic.stop()
-        return rows
+        lost = traffic.sent - traffic.answered
+        return traffic.failed or (f"{lost} of {traffic.sent} requests were not answered" if lost else "")
     finally:
         up.send_signal(signal.SIGTERM)
         up.wait(30)
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _look_on(
+    seconds: float,
+    processes: dict[str, psutil.Process],
+    traffic: Traffic,
+    console: Console,
+    keep: Callable[[list[dict[str, Any]]], None],
+) -> None:
+    began = time.monotonic()
+    while (at_s := time.monotonic() - began) < seconds and not traffic.failed:
+        time.sleep(min(NOTE_EVERY_S, seconds - at_s))
+        rows = _note(processes, traffic, time.monotonic() - began)
+        keep(rows)
+        console.print(
+            f"{rows[-1]['at_s']:7.0f} s  answered {traffic.answered:,} of {traffic.sent:,}  "
+            f"p50 {rows[-1]['p50_ms']:.1f} ms  p99 {rows[-1]['p99_ms']:.1f} ms",
+            highlight=False,
+        )
+
+
 def verdicts(rows: list[dict[str, Any]]) -> list[tuple[str, float, float, bool]]:
     """(what, first, last, flat): medians of the first and the last third, once the start is over."""
     last_s = max(row["at_s"] for row in rows)
-    kept = [row for row in rows if row["at_s"] >= SKIPPED_SHARE * last_s]
+    skipped_s = max(SKIPPED_SHARE * last_s, min(SKIPPED_S, last_s / 2))
+    kept = [row for row in rows if row["at_s"] >= skipped_s]
     found = []
     for process in sorted({row["process"] for row in kept}):
         own = [row for row in kept if row["process"] == process]
@@ -260,17 +304,26 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
 
 
 def main() -> int:
-    """0: all flat. 1: something grew."""
+    """0: all flat, and every request answered. 1: not so."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default 10; hours are welcome)")
     parser.add_argument("--rate", type=float, default=200.0, help="requests a second (default 200)")
     options = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(width=120)
-    rows = run(60 * options.minutes, options.rate, console)
+    rows: list[dict[str, Any]] = []
+    RESULTS.mkdir(parents=True, exist_ok=True)
     with (RESULTS / "soak.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+        writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        writer.writerows(rows)
+
+        def keep(found: list[dict[str, Any]]) -> None:
+            rows.extend(found)
+            writer.writerows(found)
+            file.flush()
+
+        trouble = run(60 * options.minutes, options.rate, console, keep)
+    if not rows:
+        raise SystemExit(trouble or "ended before anything was noted")
     plot(rows, RESULTS / "soak.png")
     table = Table(title=f"{options.minutes:g} minutes at {options.rate:g}/s: medians of the first and the last third")
     for title in ("what", "first", "last", ""):
@@ -279,9 +332,10 @@ def main() -> int:
     for what, first, last, flat in found:
         table.add_row(what, f"{first:.1f}", f"{last:.1f}", "flat" if flat else "GREW")
     console.print(table)
-    lost = rows[-1]["sent"] - rows[-1]["answered"]
-    console.print(f"not answered when it ended: {lost}; written: soak.csv, soak.png", highlight=False)
-    return 0 if all(flat for *_, flat in found) else 1
+    console.print("written: soak.csv, soak.png", highlight=False)
+    if trouble:
+        console.print(trouble, highlight=False)
+    return 0 if not trouble and all(flat for *_, flat in found) else 1
 
 
 if __name__ == "__main__":

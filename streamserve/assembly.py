@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from streamserve.core.bounds import Bounds
 from streamserve.core.desk import ModelRules
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection import Policy
@@ -24,6 +25,7 @@ def app_rules(settings: Settings) -> AppRules:
         max_request_bytes=settings.app.max_request_bytes,
         guard_ms=settings.app.guard_ms,
         epoch_delay_ms=settings.app.epoch_delay_ms,
+        bounds=Bounds(**settings.bounds.model_dump()),
     )
 
 

@@ -1,8 +1,9 @@
-"""The reference pages of config and command line, generated from what the program itself reads.
+"""The reference pages of config, command line and bounds, generated from what the program itself reads.
 
     python -m streamserve.cli.reference [--check] [FOLDER]
 
-Writes `config.md` and `cli.md` into FOLDER (docs/reference); with `--check` writes nothing and fails where they differ.
+Writes `config.md`, `cli.md` and `bounds.md` into FOLDER (docs/reference); with `--check` writes nothing and fails where
+they differ.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from streamserve.cli.bounds import bounds_page
 from streamserve.cli.entry import COMMANDS, load_command
 from streamserve.core.selection.registry import POLICIES
 from streamserve.settings import Settings, schema
@@ -173,7 +175,7 @@ def _shown_default(parameter: Any) -> object:
     return str(default) if isinstance(default, Path) else default
 
 
-PAGES = {"config.md": config_page, "cli.md": cli_page}
+PAGES = {"config.md": config_page, "cli.md": cli_page, "bounds.md": bounds_page}
 
 
 def main(arguments: list[str]) -> int:

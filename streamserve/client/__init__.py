@@ -7,7 +7,7 @@ the route's codec can read is a request, and the topics are documented.
 from __future__ import annotations
 
 from streamserve.client.client import Client
-from streamserve.client.failures import PredictionFailed, UnusableInput
+from streamserve.client.failures import PredictionFailed, TooManyOutstanding, UnusableInput
 from streamserve.client.prediction import Prediction
 from streamserve.client.stream import PredictionStream
 from streamserve.client.submitted import Submitted
@@ -24,5 +24,6 @@ __all__ = [
     "SyncClient",
     "SyncPredictionStream",
     "SyncSubmitted",
+    "TooManyOutstanding",
     "UnusableInput",
 ]

@@ -16,7 +16,7 @@ from aiokafka.partitioner import murmur2
 from streamserve.client.arguments import check_count, check_flag, check_mapping, check_text, shown
 from streamserve.client.connection import ClientLog, KafkaLog, common_partitions
 from streamserve.client.explanations import Surroundings, timed_out
-from streamserve.client.failures import UnusableInput
+from streamserve.client.failures import TooManyOutstanding, UnusableInput
 from streamserve.client.feedback import UNSET, FeedbackSent, feedback_record, feedback_sent
 from streamserve.client.forks import OneProcess
 from streamserve.client.inputs import Codec, Input, check_codec, request_record, several
@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 UNSTATED_DEADLINE_MS = 10_000
 #: A takeover after a crash answers within about 2.3 s.
 GRACE_MS = 3_000
+#: Requests that wait for their answers, and feedback that waits for its acknowledgement.
+MAX_OUTSTANDING = 100_000
 _FETCH_RECORDS = 1_000
 _FETCH_MS = 500
 _RETRY_S = 0.5
@@ -60,8 +62,8 @@ class Client:
             await client.feedback(prediction, label=7)
 
     One consumer reads the app's predictions (all partitions, no group), from the moment at which the client was
-    started; any number of requests may be outstanding. Use it from one event loop; `SyncClient` is for threads. After a
-    fork it is the parent's: a child makes a client of its own.
+    started; up to `max_outstanding` requests may wait for their answers. Use it from one event loop; `SyncClient` is
+    for threads. After a fork it is the parent's: a child makes a client of its own.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Client:
         app: str,
         deadline_ms: int | None = None,
         grace_ms: int = GRACE_MS,
+        max_outstanding: int = MAX_OUTSTANDING,
         codec: Codec | None = None,
         routes: Mapping[str, RouteHint] | None = None,
         security: Mapping[str, Any] | None = None,
@@ -81,6 +84,8 @@ class Client:
         `bootstrap_servers`: `host:port`, several with commas; None: the running Kafka of `streamserve up` for this app.
         `deadline_ms`: budget of requests that name none; None leaves it to the route.
         `grace_ms`: how long after its deadline a request is waited for.
+        `max_outstanding`: requests, and as many feedbacks, that may be on their way; one more is not sent, and raises
+        TooManyOutstanding.
         `codec`: what the app's routes read (`routes.X.input`); None goes by the type of each input.
         `routes`: what is known of single routes; it wins over `codec`. `from_config` fills it in.
         `security`: more keyword arguments of aiokafka's clients.
@@ -89,6 +94,7 @@ class Client:
         UnusableInput for other arguments that cannot be used.
         """
         check_set_up(bootstrap_servers, deadline_ms, grace_ms)
+        check_count(max_outstanding, "max_outstanding")
         check_codec(codec, "codec")
         check_routes(routes)
         check_mapping(security, "security", "keyword arguments of aiokafka's clients")
@@ -102,7 +108,10 @@ class Client:
         )
         self._matcher: Matcher[Submitted] = Matcher()
         self._streams: list[PredictionStream] = []
+        self._max_outstanding = max_outstanding
         self._unsettled: set[Submitted] = set()
+        self._teaching = 0
+        """Feedback on its way."""
         self._partitions = self._next_partition = 0
         self._reading_trouble = ""
         self._running: AsyncExitStack | None = None
@@ -116,6 +125,7 @@ class Client:
         bootstrap_servers: str | None = None,
         deadline_ms: int | None = None,
         grace_ms: int = GRACE_MS,
+        max_outstanding: int = MAX_OUTSTANDING,
     ) -> Self:
         """A client of a config's app: its broker, security, and its routes' codecs and deadlines.
 
@@ -131,6 +141,7 @@ class Client:
             app=target.app,
             deadline_ms=deadline_ms,
             grace_ms=grace_ms,
+            max_outstanding=max_outstanding,
             routes=target.routes,
             security=target.security,
         )
@@ -210,9 +221,12 @@ class Client:
         `priority`: -9 to 9, 0 where none is given; under overload the highest is shed last.
         `key`: requests of one key are in one partition, in order; feedback and prediction carry it too.
         `id`: repeated in the prediction; need not be unique.
-        Raises UnusableInput for what cannot be sent, StreamserveError where the client does not run.
+        Raises UnusableInput for what cannot be sent, TooManyOutstanding, StreamserveError where the client does not
+        run.
         """
-        return self._send(self._prepared(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id))
+        prepared = self._prepared(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id)
+        self._check_room(1)
+        return self._send(prepared)
 
     def _prepared(
         self,
@@ -256,7 +270,8 @@ class Client:
         """Ask and wait for the terminal record, whatever its outcome; arguments as `submit`.
 
         Raises PredictionTimeout, which says where the request was last seen, when none came within deadline and
-        grace; UnusableInput, BrokerError, ContractError and ShuttingDown as `Submitted.prediction`.
+        grace; UnusableInput and TooManyOutstanding as `submit`; BrokerError, ContractError and ShuttingDown as
+        `Submitted.prediction`.
         """
         sent = self.submit(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id)
         return await sent.prediction()
@@ -273,8 +288,8 @@ class Client:
     ) -> list[Prediction]:
         """One request for each of `xs` (an array: for each of its rows), sent together; predictions in their order.
 
-        `ids`: one a request. Raises what `predict` raises: UnusableInput before any is sent, else the first error, once
-        every request has ended.
+        `ids`: one a request. Raises what `predict` raises: UnusableInput and TooManyOutstanding before any is sent,
+        else the first error, once every request has ended.
         """
         self._check_running()
         inputs, names = several(xs, ids)
@@ -282,6 +297,7 @@ class Client:
             self._prepared(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id)
             for x, id in zip(inputs, names, strict=True)
         ]
+        self._check_room(len(prepared))
         sent = [self._send(each) for each in prepared]
         await asyncio.gather(*(submitted.settled() for submitted in sent))
         late = sum(1 for submitted in sent if submitted.timed_out)
@@ -318,17 +334,29 @@ class Client:
         best. `model`: the one model (`name@version`) that this speaks of; None: the prediction. `key`: the request's,
         where only a ref is given.
         Returns `<partition>-<offset>` in the feedback topic. Raises UnusableInput for what cannot be feedback,
-        BrokerError where the broker did not take it.
+        TooManyOutstanding, BrokerError where the broker did not take it.
         """
         self._check_running()
         partition, record = feedback_record(
             prediction, partitions=self._partitions, label=label, reward=reward, model=model, key=key
         )
+        if self._teaching >= self._max_outstanding:
+            raise TooManyOutstanding(_too_many(f"{self._teaching} feedbacks are on their way", self._max_outstanding))
         owner = FeedbackSent(placed=asyncio.get_running_loop().create_future())
         self._feedback_outbox.put(partition, record, owner)
+        self._teaching += 1
+        owner.placed.add_done_callback(self._taught)
         return await owner.placed
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    def _taught(self, _placed: asyncio.Future[str]) -> None:
+        self._teaching -= 1
+
+    def _check_room(self, n: int) -> None:
+        waiting = len(self._unsettled)
+        if waiting + n > self._max_outstanding:
+            raise TooManyOutstanding(_too_many(f"{waiting} requests wait for their answers", self._max_outstanding, n))
 
     def _check_running(self) -> None:
         self._process.check()
@@ -427,3 +455,7 @@ class Client:
             reading_trouble=self._reading_trouble,
         )
         return await timed_out(submitted, around, None if self._running is None else self._lookups)
+
+
+def _too_many(words: str, most: int, n: int = 1) -> str:
+    return f"{words}, and {n} more would be more than max_outstanding ({most}). Await some of them, or raise it"

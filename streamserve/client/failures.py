@@ -16,6 +16,10 @@ class UnusableInput(StreamserveError):
     exit_code = 2
 
 
+class TooManyOutstanding(StreamserveError):
+    """The client waits for as many answers as it may; nothing was sent. Send it again when some have come."""
+
+
 class PredictionFailed(StreamserveError):
     """A request got its terminal record, and that holds no usable answer. `prediction` is the record."""
 

@@ -70,7 +70,10 @@ class Matcher(Generic[Owner]):
         if owner is None:
             owner = self._given_up.pop(ref, None)
         if owner is None and self._sending.get(partition):
-            self._early.setdefault(partition, {})[offset] = record
+            early = self._early.setdefault(partition, {})
+            early[offset] = record
+            if len(early) > REMEMBERED:  # of others' requests, mostly; should one be ours, it is not answered in time
+                del early[next(iter(early))]
         return True, owner
 
     def give_up(self, partition: int, offset: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from streamserve.client.arguments import shown
-from streamserve.client.client import GRACE_MS, Client
+from streamserve.client.client import GRACE_MS, MAX_OUTSTANDING, Client
 from streamserve.client.failures import UnusableInput
 from streamserve.client.feedback import UNSET
 from streamserve.client.forks import OneProcess
@@ -45,6 +45,7 @@ class SyncClient:
         app: str,
         deadline_ms: int | None = None,
         grace_ms: int = GRACE_MS,
+        max_outstanding: int = MAX_OUTSTANDING,
         codec: Codec | None = None,
         routes: Mapping[str, RouteHint] | None = None,
         security: Mapping[str, Any] | None = None,
@@ -56,6 +57,7 @@ class SyncClient:
                 app=app,
                 deadline_ms=deadline_ms,
                 grace_ms=grace_ms,
+                max_outstanding=max_outstanding,
                 codec=codec,
                 routes=routes,
                 security=security,
@@ -79,10 +81,17 @@ class SyncClient:
         bootstrap_servers: str | None = None,
         deadline_ms: int | None = None,
         grace_ms: int = GRACE_MS,
+        max_outstanding: int = MAX_OUTSTANDING,
     ) -> Self:
         """As `Client.from_config`."""
         return cls.of(
-            Client.from_config(config, bootstrap_servers=bootstrap_servers, deadline_ms=deadline_ms, grace_ms=grace_ms)
+            Client.from_config(
+                config,
+                bootstrap_servers=bootstrap_servers,
+                deadline_ms=deadline_ms,
+                grace_ms=grace_ms,
+                max_outstanding=max_outstanding,
+            )
         )
 
     def _set(self, client: Client) -> None:

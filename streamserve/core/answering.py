@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from streamserve.core.blocks import Answered, Verdict, build_blocks
+from streamserve.core.bounds import Fill
 from streamserve.core.coalescing import Coalescing, SortedOut, subset
 from streamserve.core.codec import InputCodec
 from streamserve.core.decoding import UNDECODED, UNUSABLE_INPUT, InputRows
@@ -33,7 +34,10 @@ class Answering:
         self._table = table
         self._inputs = InputRows(table, rules.routes, codecs)
         self._next_batch = 0
-        self._coalescing = Coalescing()
+        self._coalescing = Coalescing(rules.bounds.queue_requests)
+
+    def fills(self) -> dict[str, Fill]:
+        return self._coalescing.fills()
 
     # -- before the call -----------------------------------------------------------------------------------------
 

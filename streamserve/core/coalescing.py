@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from streamserve.core.bounds import Fill, fullest
 from streamserve.core.cache import CachedRows, ResultCache, frozen_copy, input_key
 from streamserve.core.desk import Batch, ModelRules
 from streamserve.core.fast import indices, some
@@ -33,9 +34,19 @@ class SortedOut:
 class Coalescing:
     """Result caches by model, and who follows whom: a follower is a handle that waits for an equal input's call."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_following: int) -> None:
+        """`most_following`: requests that may leave a queue to follow a call that is under way."""
         self._caches: dict[str, ResultCache] = {}
         self._followers: dict[Hashable, list[int]] = {}
+        self._following = 0
+        self._most_following = most_following
+
+    def fills(self) -> dict[str, Fill]:
+        """The fullest cache, and who follows."""
+        return {
+            "cache_bytes": fullest([Fill(cache.used_bytes, cache.budget_bytes) for cache in self._caches.values()]),
+            "coalesced_requests": Fill(self._following, self._most_following),
+        }
 
     def sort_out(self, rules: ModelRules, batch: Batch, *, leads: bool = True) -> SortedOut:
         """`leads` False: nothing of it is to run now; what is neither known nor under way is left out."""
@@ -51,7 +62,10 @@ class Coalescing:
             if known is not None:
                 hits.append((i, known))
             elif key in self._followers:
+                if not leads and self._following >= self._most_following:
+                    continue  # it stays in its queue, which has a bound of its own
                 self._followers[key].append(int(batch.handles[i]))
+                self._following += 1
                 followers.append(i)
             elif leads:
                 self._followers[key] = []
@@ -85,7 +99,9 @@ class Coalescing:
 
     def release(self, key: Hashable) -> Sequence[int]:
         """The followers of an input whose call is over."""
-        return self._followers.pop(key, ())
+        released = self._followers.pop(key, ())
+        self._following -= len(released)
+        return released
 
 
 def _in_groups(hits: list[tuple[int, CachedRows]]) -> list[tuple[I64, Outputs]]:

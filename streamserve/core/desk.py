@@ -220,6 +220,21 @@ class Desk:
         """`[n]`: which of these are queued."""
         return np.isin(handles, self._queue)
 
+    def queued_bytes(self) -> I64:
+        """`[n]`: of the bodies of the first 1, 2, ... queued requests together."""
+        total: I64 = np.cumsum(self._table["n_bytes"][self._table.at(self._queue)])
+        return total
+
+    def has_room(self, most_requests: int, most_bytes: int) -> bool:
+        """Neither so many requests nor so many bytes are queued."""
+        n = len(self._queue)
+        return n < most_requests and (not n or int(self.queued_bytes()[-1]) < most_bytes)
+
+    def pop_over(self, most_requests: int, most_bytes: int) -> I64:
+        """Remove and return those with the latest deadlines, so that no more than this is queued."""
+        fit = min(most_requests, int(np.searchsorted(self.queued_bytes(), most_bytes, side="right")))
+        return self.pop_beyond(fit) if fit < len(self._queue) else self._queue[:0]
+
     def pop_beyond(self, n: int) -> I64:
         """Remove and return all queued requests but the first n."""
         gone, self._queue = self._queue[n:], self._queue[:n]

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from streamserve.core.bounds import Fill, fullest
 from streamserve.core.fast import constant, highest, lowest
 from streamserve.core.messages import F64, I64, INITIAL_EPOCH, U64, Choice
 from streamserve.core.records import StateRecord
@@ -35,6 +36,7 @@ class EpochTable:
 
     def __init__(self, rules: AppRules) -> None:
         self._routes = [_RouteStates(route, rules.epoch_delay_ms) for route in rules.routes]
+        self._most_states = rules.bounds.learnt_states
         self._by_name = {states.route.name: states for states in self._routes}
         self._delay_ms = rules.epoch_delay_ms
         self._known_ms = _NEVER_MS
@@ -47,7 +49,10 @@ class EpochTable:
             if table is not None and table.add(record):
                 changed.add(record.route)
         for name in changed:
-            self._by_name[name].arrange()
+            self._by_name[name].keep_newest(self._most_states)
+
+    def fills(self) -> dict[str, Fill]:
+        return {"learnt_states": fullest([Fill(len(table), self._most_states) for table in self._routes])}
 
     def known_until(self, ms: int) -> None:
         """Every state appended before this broker time has been applied."""
@@ -76,11 +81,6 @@ class EpochTable:
     def weights(self, route: int, epoch: int) -> F64:
         """`[models]`, read-only: weights under this state; of an unknown epoch, those of the nearest older one."""
         return self._routes[route].at_epoch(epoch).weights
-
-    def forget(self, before_ms: int) -> None:
-        """Drop states that no request appended at or after this time can need."""
-        for table in self._routes:
-            table.forget(before_ms)
 
 
 class _State:
@@ -117,6 +117,9 @@ class _RouteStates:
         self._step_ms: list[int] = []
         self._cut = False  # states before the oldest one are not known any more
 
+    def __len__(self) -> int:
+        return len(self._states)
+
     def add(self, record: StateRecord) -> bool:
         route = self.route
         if not route.learns or record.policy != route.policy.name or record.context:
@@ -130,7 +133,7 @@ class _RouteStates:
         self._epochs.insert(place, record.epoch)
         return True
 
-    def arrange(self) -> None:
+    def _arrange(self) -> None:
         """From the newest back: a state that would start only when a newer one holds already never holds."""
         steps: list[_State] = []
         for state in reversed(self._states):
@@ -180,13 +183,13 @@ class _RouteStates:
             return self._states[place].distribution
         return self._states[0].distribution if self._cut and epoch != INITIAL_EPOCH else self._initial.distribution
 
-    def forget(self, before_ms: int) -> None:
-        index = bisect_right(self._step_ms, before_ms) - 1
-        if index <= 0:
-            return
-        keep = bisect_left(self._epochs, self._steps[index].epoch)
-        del self._states[:keep], self._epochs[:keep]
-        self.arrange()
+    def keep_newest(self, most: int) -> None:
+        """Take note of what was added; the oldest states are forgotten. Requests from before the oldest one kept are
+        decided by that one, and marked stale."""
+        over = len(self._states) - most
+        if over > 0:
+            del self._states[:over], self._epochs[:over]
+        self._arrange()
 
 
 def _choice_of_none() -> Choice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from streamserve.core.bounds import Bounds
 from streamserve.core.selection.base import Policy
 
 COMBINE_RULES = ("vote", "mean_probability", "mean", "best")
@@ -47,3 +48,4 @@ class AppRules:
     """A prediction is emitted this long before its deadline, so that its append is still in time."""
     epoch_delay_ms: int = 250
     """A state holds for requests appended at least this long after it."""
+    bounds: Bounds = Bounds()  # noqa: RUF009  (frozen)

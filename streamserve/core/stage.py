@@ -12,8 +12,10 @@ Laws, checked by Hypothesis on every stage (`streamserve.testing.laws`):
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
+from streamserve.core.bounds import Fill
 from streamserve.core.effects import Effect
 from streamserve.core.events import Event
 
@@ -41,4 +43,8 @@ class Stage(Protocol):
     @property
     def idle(self) -> bool:
         """Nothing is open: all input is settled or nothing was taken. A drained process may stop."""
+        ...
+
+    def fills(self) -> Mapping[str, Fill]:
+        """How full each thing is that grows, by the name of its bound; asked for when somebody looks."""
         ...

@@ -17,6 +17,8 @@ from streamserve.core.messages import I64
 #: Later than every moment.
 NEVER_MS = 2**63 - 1
 _FIRST_CAPACITY = 1024
+#: Rows from which on it is worth looking for objects that nobody needs any more.
+_WORTH_RELEASING = 4096
 
 
 class Table(dict[str, NDArray[Any]]):
@@ -38,6 +40,7 @@ class Table(dict[str, NDArray[Any]]):
             dtype, shape = (form[0], (_FIRST_CAPACITY, form[1])) if isinstance(form, tuple) else (form, _FIRST_CAPACITY)
             self._arrays[name] = np.zeros(shape, dtype)
         self.lists: dict[str, list[Any]] = {name: [] for name in lists}
+        self._release_at = _WORTH_RELEASING
 
     def __len__(self) -> int:
         return self._end - self._start
@@ -89,6 +92,20 @@ class Table(dict[str, NDArray[Any]]):
         if self._start == self._end:
             self._start = self._end = 0
         self.clear()
+
+    def release_done(self) -> None:
+        """Let go of the objects (bodies, headers) of rows that are `done` behind one that is not: it may wait for its
+        deadline for a minute, and all that came since would be kept with it. Looked for whenever the table has doubled,
+        so that it costs nothing while rows leave in order."""
+        n = len(self)
+        if n < self._release_at:
+            if n < _WORTH_RELEASING:
+                self._release_at = _WORTH_RELEASING
+            return
+        self._release_at = 2 * n
+        for row in np.flatnonzero(self["done"]).tolist():
+            for values in self.lists.values():
+                values[row] = None
 
     @property
     def _capacity(self) -> int:

@@ -44,6 +44,10 @@ class Window:
         self.failures: dict[int, Failure] = {}
         """Handle -> how the first member that refused it failed."""
 
+    def __len__(self) -> int:
+        """Requests without an acknowledged terminal record."""
+        return len(self.table) - int(np.count_nonzero(self.table["done"]))
+
     def _columns(self) -> dict[str, DTypeLike | tuple[DTypeLike, int]]:
         columns: dict[str, DTypeLike | tuple[DTypeLike, int]] = dict.fromkeys(
             ("partition", "offset", "append_ms", "deadline_ms", "route", "probability", "epoch", "n_rows", "form"),
@@ -144,6 +148,7 @@ class Window:
 
     def drop_done(self) -> None:
         """Forget requests at the front whose terminal record is acknowledged."""
+        self.table.release_done()
         done = self.table["done"]
         if not len(done) or not done[0]:
             return

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from streamserve.assembly import app_rules, model_rules
+from streamserve.core.bounds import Bounds
 from streamserve.core.codec import InputCodec
 from streamserve.core.effects import Count
 from streamserve.core.epochs import EpochTable
@@ -30,7 +31,7 @@ from streamserve.kafka.codecs.decisions import decode_decision
 from streamserve.kafka.codecs.inputs import input_codec
 from streamserve.kafka.delivery import join_outputs, terminal_outputs, update_outputs
 from streamserve.kafka.hosting import announcement, form_of_rows
-from streamserve.kafka.loop import StageLoop, Wiring
+from streamserve.kafka.loop import Limits, StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.once import ExactlyOnce, Outputs
 from streamserve.kafka.perform import Topics
@@ -132,6 +133,7 @@ def worker_role(app: App, pool: str, runtimes: Mapping[str, Runtime], instance: 
         sweeps=sweeps,
         once=terminal_outputs(app.topics) if settings.fused else None,
         asks_time=_time_asked_at(app),
+        limits=_limits(app.rules.bounds),
     )
 
 
@@ -162,6 +164,7 @@ def aggregator_role(app: App) -> Role:
         topics=topics,
         encoders=intake.encoders(topics),
         asks_time=_time_asked_at(app),
+        limits=_limits(app.rules.bounds),
     )
 
 
@@ -180,6 +183,9 @@ def join_role(app: App) -> Role:
         window_ms=learn.join_window_ms,
         window_bytes=predictions_bytes,
         answers_bytes=answers_bytes,
+        max_waiting=app.rules.bounds.waiting_feedback,
+        max_unacknowledged=app.rules.bounds.unacknowledged_records,
+        max_remembered=app.rules.bounds.remembered_feedback,
     )
     return Role(
         name="join",
@@ -201,6 +207,7 @@ def join_role(app: App) -> Role:
         encoders=intake.encoders(topics),
         once=join_outputs(topics, app.rules, partitions),
         asks_time=_time_asked_at(app),
+        limits=_limits(app.rules.bounds),
     )
 
 
@@ -212,6 +219,8 @@ def update_role(app: App) -> Role:
         publish_every_outcomes=learn.publish_every_outcomes,
         publish_every_ms=learn.publish_every_ms,
         republish_ms=app.epochs_retention_ms // 4,
+        max_unacknowledged=app.rules.bounds.unacknowledged_records,
+        max_remembered=app.rules.bounds.remembered_feedback,
     )
     return Role(
         name="update",
@@ -223,6 +232,15 @@ def update_role(app: App) -> Role:
         encoders=intake.encoders(topics),
         once=update_outputs(topics),
         asks_time=_time_asked_at(app),
+        limits=_limits(app.rules.bounds),
+    )
+
+
+def _limits(bounds: Bounds) -> Limits:
+    return Limits(
+        most_records=bounds.fetched_records,
+        most_bytes=bounds.fetched_bytes,
+        most_unacknowledged=bounds.unacknowledged_records,
     )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from streamserve.core.bounds import Fill
 from streamserve.core.effects import Effect
 from streamserve.core.events import (
     AnswersFetched,
@@ -82,9 +83,15 @@ class Limits:
     """Bounds of the loop's own queue and of one turn."""
 
     most_records: int = 20_000
-    """Fetched and not yet seen; above, all fetching waits until it is below `resume_records`."""
-    resume_records: int = 10_000
+    """Fetched and not yet seen; above, all fetching waits until it is at half of it."""
+    most_bytes: int = 128 << 20
+    """The same, of their values."""
+    most_unacknowledged: int = 50_000
+    """Records sent and not acknowledged; with so many all fetching waits. Nobody has to read for an acknowledgement."""
     turn_ms: float = TURN_MS
+
+
+DEFAULT_LIMITS = Limits()
 
 
 class StageLoop:
@@ -97,7 +104,7 @@ class StageLoop:
         wiring: Wiring,
         clock: BrokerClock,
         metrics: RoleMetrics,
-        limits: Limits = Limits(),
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.stage = stage
         self.ledgers: dict[int, Ledger] = {}
@@ -110,6 +117,7 @@ class StageLoop:
         self._reject: Reject = _cannot_reject
         self._inbox: deque[Chunk | BatchFinished | Event] = deque()
         self._queued_records = 0
+        self._queued_bytes = 0
         self._posted = 0
         self._handled = 0
         self._due_mark: int | None = None
@@ -136,6 +144,8 @@ class StageLoop:
         self._closing: frozenset[int] = frozenset()
         self.may_act: Callable[[], bool] = lambda: True
         """False: this process has not heard from its group for too long; nothing is handled until it has."""
+        self.unacknowledged: Callable[[], int] = lambda: 0
+        """Records sent that the broker has not acknowledged."""
         self.turned_at_ms = clock.monotonic_ms()
 
     def performs(self, perform: Callable[[Effect], None], reject: Reject) -> None:
@@ -147,6 +157,16 @@ class StageLoop:
     def queued_records(self) -> int:
         """Fetched and not yet seen by the stage."""
         return self._queued_records
+
+    def fills(self) -> dict[str, Fill]:
+        """Of the loop and of its stage."""
+        limits = self._limits
+        return {
+            "fetched_records": Fill(self._queued_records, limits.most_records),
+            "fetched_bytes": Fill(self._queued_bytes, limits.most_bytes),
+            "unacknowledged_records": Fill(self.unacknowledged(), limits.most_unacknowledged),
+            **self.stage.fills(),
+        }
 
     @property
     def open_requests(self) -> int:
@@ -198,12 +218,13 @@ class StageLoop:
                 self._inbox.append(chunk)
                 self._posted += 1
                 self._queued_records += len(chunk)
+                self._queued_bytes += chunk.n_bytes
             if chunks:
                 if all(chunk.at.topic in self._wiring.quiet for chunk in chunks):
                     self._wake_quietly()
                 else:
                     self._wake.set()
-                if self._queued_records > self._limits.most_records:
+                if self._is_full():
                     self._room.clear()
 
     async def run(self) -> None:
@@ -255,16 +276,26 @@ class StageLoop:
         self._progress.set()
 
     def _make_room(self) -> None:
-        limits = self._limits
-        if not self._room.is_set() and self._queued_records <= limits.resume_records:
+        if self.unacknowledged() >= self._limits.most_unacknowledged:
+            self._room.clear()
+        elif not self._room.is_set() and self._is_half_empty():
             self._room.set()
         if self.stage.takes_more:
             self._wanted.set()
         else:
             self._wanted.clear()
 
+    def _is_full(self) -> bool:
+        limits = self._limits
+        return self._queued_records > limits.most_records or self._queued_bytes > limits.most_bytes
+
+    def _is_half_empty(self) -> bool:
+        limits = self._limits
+        return self._queued_records <= limits.most_records // 2 and self._queued_bytes <= limits.most_bytes // 2
+
     def _take(self, chunk: Chunk) -> None:
         self._queued_records -= len(chunk)
+        self._queued_bytes -= chunk.n_bytes
         partition = chunk.at.partition
         ledger = self.ledgers.get(partition)
         if ledger is None:
@@ -401,6 +432,7 @@ class StageLoop:
         for item in self._inbox:
             if isinstance(item, Chunk) and item.at.partition in partitions:
                 self._queued_records -= len(item)
+                self._queued_bytes -= item.n_bytes
                 self._handled += 1
             else:
                 kept.append(item)

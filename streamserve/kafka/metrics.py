@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Metric, generate_latest
 
+from streamserve.core.bounds import Fill
 from streamserve.core.effects import Count, RunBatch
 from streamserve.core.events import BatchFinished
 from streamserve.core.messages import AnyArray, DeadLetters, Predictions
@@ -30,6 +31,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 _SLACK_S = (-10.0, -1.0, -0.1, 0.0, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
+#: Figures of its own that one model may report; more names are counted, and not kept.
+MOST_MODEL_METRICS = 64
 #: Kept and not yet counted, at most; above, it is counted at once.
 _MOST_KEPT = 256
 _MOST_KEPT_RECORDS = 2_048
@@ -238,11 +241,18 @@ class RoleMetrics:
             "Passed over after an outage, and still to get their records",
             registry=registry,
         )
+        self._fills = Gauge(
+            "streamserve_bound_fill_ratio",
+            "How full what grows is; at 1 it does what docs/reference/bounds.md says. Alarm on 0.8",
+            ["bound"],
+            registry=registry,
+        )
         self._clock_offset = Gauge("streamserve_clock_offset_seconds", "Broker's clock minus ours", registry=registry)
         self._clock_bound = Gauge("streamserve_clock_bound_seconds", "Half its uncertainty", registry=registry)
         self._weights = Gauge("streamserve_model_weight", "Newest learnt weight", ["route", "model"], registry=registry)
         self._processes = _Processes(registry)
         self._bulk: dict[tuple[str, str], _Bulk] = {}
+        self._model_names: defaultdict[str, set[str]] = defaultdict(set)
         self._calls: dict[int, str] = {}
         self._recent = Recent()
         self._routes = {route.name: route for route in routes}
@@ -342,7 +352,16 @@ class RoleMetrics:
             if call.failed:
                 self._failed.labels(call.model).inc()
             for name, value in call.metrics.items():
-                self._model_metric.labels(call.model, name).set(value)
+                self._report(call.model, name, value)
+
+    def _report(self, model: str, name: str, value: float) -> None:
+        """A figure that a model reports: it may name each one anew, and every name is a series for ever."""
+        known = self._model_names[model]
+        if name not in known and len(known) >= MOST_MODEL_METRICS:
+            self._counts.labels("model_metric", "one_too_many").inc()
+            return
+        known.add(name)
+        self._model_metric.labels(model, name).set(value)
 
     def _count_predictions(self) -> None:
         kept, self._blocks, self._kept_records = self._blocks, defaultdict(list), 0
@@ -409,6 +428,7 @@ class RoleMetrics:
         lags: Mapping[tuple[str, int], int],
         queued: int,
         open_requests: int,
+        fills: Mapping[str, Fill],
         clock_ms: tuple[float, float],
         now_ms: float,
         skipped: int = 0,
@@ -419,6 +439,8 @@ class RoleMetrics:
         self._queued.set(queued)
         self._open.set(open_requests)
         self._skipped.set(skipped)
+        for bound, fill in fills.items():
+            self._fills.labels(bound).set(fill.ratio)
         self._clock_offset.set(clock_ms[0] / 1000)
         self._clock_bound.set(clock_ms[1] / 1000)
         waiting, per_s = sum(lags.values()) + queued, self._consumed_rate.at(now_ms, self._recent.consumed)

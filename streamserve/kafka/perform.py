@@ -171,7 +171,7 @@ class Performer:
         self._followed = followed
         self._once = once
         self.unacknowledged = 0
-        """Sends that the broker has not answered yet."""
+        """Records sent, or to be sent again, that the broker has not answered yet; of blocks of answers, their rows."""
         self.rejecting: Counter[int] = Counter()
         """By partition: rejected records whose dead letters are on their way. Until they are in the log the partition
         is not committed, since the next owner would not read those records again."""
@@ -231,6 +231,7 @@ class Performer:
             self._metrics.dead_letters(new)
             self._metrics.count(Count(what=new.source, label="invalid", n=len(new.offsets)))
             self.rejecting[new.partition] += 1
+            self.unacknowledged += len(new.offsets)
             self._send_rejected(new)
         if new is not letters and letters.source == self._driving_kind and letters.partition in self._ledgers:
             known = letters.offsets if new is None else letters.offsets[~np.isin(letters.offsets, new.offsets)]
@@ -242,7 +243,6 @@ class Performer:
         once = None if letters.source in _STATES else self._once
 
         def done(future: asyncio.Future[Ack]) -> None:
-            self.unacknowledged -= 1
             ledger = self._ledgers.get(letters.partition) if drives else None
             is_over = future.cancelled() or (drives and ledger is None)
             failed = not is_over and bool(future.result().error)
@@ -250,10 +250,10 @@ class Performer:
                 asyncio.get_running_loop().call_later(_RETRY_S, self._send_rejected, letters)
                 return
             self.rejecting[letters.partition] -= 1
+            self.unacknowledged -= len(letters.offsets)
             if ledger is not None and not is_over and not failed:  # behind a fence: the partition is taken anew
                 ledger.settle(letters.offsets)
 
-        self.unacknowledged += 1
         records = self._encoders.dead_letters(letters)
         send = self._writer.send if once is None else partial(once.fences.send, letters.partition)
         send(at, records).add_done_callback(done)
@@ -292,6 +292,7 @@ class Performer:
         """Each with the rows that its records hold."""
         started = self._waiting(token, len(sends))
         if started is not None:
+            self.unacknowledged += sum(rows for _, _, rows in sends)
             for at, records, rows in sends:
                 sent = self._writer.send(at, records)
                 part = _Part(at.partition, rows, len(records.values))
@@ -304,6 +305,7 @@ class Performer:
             return
         started = self._waiting(token, len(sends))
         if started is not None:
+            self.unacknowledged += sum(len(records.values) for _, _, records in sends)
             for number, at, records in sends:
                 sent = self._once.fences.send(number, at, records)
                 part = _Part(at.partition, len(records.values), len(records.values))
@@ -313,7 +315,6 @@ class Performer:
         if not n:
             self._post(Produced(token=token))
             return None
-        self.unacknowledged += n
         return _Token(token, n), self._clock.monotonic_ms()
 
     def _fenced(self, token: _Token, sent_at_ms: float, part: _Part, done: asyncio.Future[Ack]) -> None:
@@ -322,13 +323,13 @@ class Performer:
         if done.cancelled() or not done.result().error:
             self._acknowledged(token, sent_at_ms, part, done)
             return
-        self.unacknowledged -= 1
+        self.unacknowledged -= part.rows
         event = token.add(part, Ack())
         if event is not None:
             self._post_quietly(event)
 
     def _acknowledged(self, token: _Token, sent_at_ms: float, part: _Part, done: asyncio.Future[Ack]) -> None:
-        self.unacknowledged -= 1
+        self.unacknowledged -= part.rows
         ack = Ack(error="the writer was stopped") if done.cancelled() else done.result()
         if not ack.error:
             self._clock.acknowledged(sent_at_ms, ack.append_ms)

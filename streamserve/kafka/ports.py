@@ -34,6 +34,11 @@ class Chunk:
     next_offset: int
     lag: int = 0
     """Records of the partition in the log behind this chunk, as the fetch told it."""
+    n_bytes: int = field(init=False)
+    """Of the values."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_bytes", sum(map(len, filter(None, self.values))))
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import gc
 import logging
 import sys
@@ -11,6 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from streamserve.core.bounds import Fill, fullest
 from streamserve.core.events import BatchFinished
 from streamserve.core.stage import Stage
 from streamserve.errors import BrokerError, StreamserveError
@@ -92,12 +95,19 @@ class Role:
     limits: Limits = Limits()  # noqa: RUF009  (frozen)
 
 
+#: glibc's malloc: buffers of this size and above are mapped, and given back when they are freed.
+_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES = -3, 128 << 10
+
 StatesFor = Callable[[StageLoop, BrokerClock], StatesFollower]
 
 
 def tune_interpreter() -> None:
     """Once per process, after everything long-lived has been made."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    # Left alone, glibc takes them from the heap as soon as it has freed one, and the small things that then lie between
+    # them make the heap grow by megabytes a minute, though no more of it is used.
+    with contextlib.suppress(AttributeError, OSError):  # another malloc
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLD)
@@ -174,6 +184,7 @@ class RoleService:
         )
         self.ownership.holds_commit = lambda number: self.performer.rejecting[number] > 0
         self.loop.performs(self.performer.perform, self.performer.reject)
+        self.loop.unacknowledged = lambda: self.performer.unacknowledged
         if self.sweeper is not None:
             self._sweeps_with(self.sweeper)
         pages = Pages(metrics=self._page, alive=self.troubles, ready=self.not_ready, status=self._status)
@@ -194,6 +205,7 @@ class RoleService:
             lookups=clients.lookups,
             predictions_topic=self.role.topics.predictions,
             scan=self.predecessors.answered_in,
+            limits=self.role.limits,
         )
 
     def _sweeps_with(self, sweeper: Sweeper) -> None:
@@ -215,6 +227,7 @@ class RoleService:
         own = self.performer.rejecting
         self.ownership.holds_commit = lambda number: own[number] + performer.rejecting[number] > 0
         sweeper.loop.performs(performer.perform, performer.reject)
+        sweeper.loop.unacknowledged = lambda: performer.unacknowledged
         sweeper.loop.may_act = self.ownership.holds_lease
 
     def request_stop(self) -> None:
@@ -392,12 +405,21 @@ class RoleService:
             queued=self.loop.queued_records,
             open_requests=self.loop.open_requests,
             skipped=0 if self.sweeper is None else self.sweeper.requests_left,
+            fills=self._fills(),
             clock_ms=(self.clock.offset_ms, self.clock.bound_ms),
             now_ms=self.clock.monotonic_ms(),
         )
 
         if self.runner is not None:
             self.metrics.processes(self.runner.processes())
+
+    def _fills(self) -> dict[str, Fill]:
+        """Of what serves and of what sweeps, the fuller one."""
+        fills = self.loop.fills()
+        if self.sweeper is not None:
+            for bound, fill in self.sweeper.loop.fills().items():
+                fills[bound] = fullest([fill, fills.get(bound, fill)])
+        return fills
 
     def _page(self) -> bytes:
         together = (self, *self._beside)

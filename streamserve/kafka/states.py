@@ -27,6 +27,9 @@ _UNKNOWN_BOUND_MS = 50.0
 #: So many states before the newest snapshot are read too: requests that are still open were appended before it holds.
 _LOOK_BACK = 100
 
+#: Asked for and not yet reached: a reader that is behind gains nothing by knowing more of them.
+_MOST_ASKED = 100
+
 StateDecoder = Callable[[Chunk], tuple[StateRecord, ...]]
 
 
@@ -118,7 +121,8 @@ class StatesFollower:
             bound_ms = min(self._clock.bound_ms, _UNKNOWN_BOUND_MS)
             at_ms = self._clock.now_ms() - int(bound_ms) - 1
             try:
-                self._asked.append((at_ms, await self._lookups.ends(self._epochs)))
+                if len(self._asked) < _MOST_ASKED:
+                    self._asked.append((at_ms, await self._lookups.ends(self._epochs)))
             except BrokerError as error:  # decisions are marked stale meanwhile; the next answer mends it
                 _log.warning("how far the learnt states reach cannot be asked: %s; asked again", error)
             self._tell()

@@ -21,7 +21,7 @@ from streamserve.core.messages import I64
 from streamserve.core.stage import Stage
 from streamserve.errors import BrokerError
 from streamserve.kafka.clock import BrokerClock
-from streamserve.kafka.loop import StageLoop, Wiring
+from streamserve.kafka.loop import DEFAULT_LIMITS, Limits, StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import At, Chunk, LogLookups, LogReader
 
@@ -76,9 +76,10 @@ class Sweeper:
         lookups: LogLookups,
         predictions_topic: str,
         scan: Scan,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         """stage: a terminal one of its own. reader: of its own, in no group; started by `run`."""
-        self.loop = StageLoop(stage=stage, wiring=wiring, clock=clock, metrics=metrics)
+        self.loop = StageLoop(stage=stage, wiring=wiring, clock=clock, metrics=metrics, limits=limits)
         self.reader = reader
         self._driving = wiring.driving
         self._answers_topic = answers_topic

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streamserve.core.bounds import Fill
 from streamserve.core.records import PredictionRecord
 from streamserve.errors import ConfigError
 from streamserve.places import state_folder
@@ -114,6 +115,10 @@ class RocksPredictions:
     def expire(self, before_ms: int) -> None:
         while self._first < self._next and (self._oldest_ms < before_ms or self._bytes > self._max_bytes):
             self._forget_some(before_ms)
+
+    @property
+    def fill(self) -> Fill:
+        return Fill(self._bytes, self._max_bytes)
 
     @property
     def forgotten_below(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streamserve.settings.bounds import BoundsSettings
 from streamserve.settings.load import load_settings, parse_settings
 from streamserve.settings.models import (
     AggregatorSettings,
@@ -20,6 +21,7 @@ from streamserve.settings.models import (
 __all__ = [
     "AggregatorSettings",
     "AppSettings",
+    "BoundsSettings",
     "BrokerSettings",
     "ClientSettings",
     "GroupSettings",

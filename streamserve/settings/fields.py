@@ -10,7 +10,7 @@ import json
 import math
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 from pydantic.fields import FieldInfo
 
 from streamserve.topics.names import check_app
@@ -19,6 +19,12 @@ from streamserve.topics.names import check_app
 WORDS = "allowed"
 _LABEL = "a number, a text, true or false, or a list of one kind of these; numbers are finite, whole ones of 64 bits"
 _INT64 = range(-(1 << 63), 1 << 63)
+
+
+class Section(BaseModel):
+    """A table of the config: frozen, and without keys that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class EnvironmentText(str):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
+from pydantic import Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from streamserve.core.messages import MAX_MODELS_PER_ROUTE
 from streamserve.runtimes.isolation import Limits
+from streamserve.settings.bounds import BoundsSettings
 from streamserve.settings.environment import DELIMITER, PREFIX, EnvironmentSource
 from streamserve.settings.fields import (
     WORDS,
@@ -21,6 +22,7 @@ from streamserve.settings.fields import (
     Name,
     Names,
     Options,
+    Section,
     Text,
     Texts,
     Version,
@@ -34,11 +36,7 @@ _ADDRESS = r"\s*([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}\s*"
 MAX_REQUEST_BYTES = (4 << 20) - (64 << 10)
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class AppSettings(_Section):
+class AppSettings(Section):
     """`[app]`: what holds for all routes."""
 
     name: AppName = Field(description="Prefix of topics and groups: lower-case letters, digits, `-`, `.`.")
@@ -83,7 +81,7 @@ class AppSettings(_Section):
     )
 
 
-class ClientSettings(_Section):
+class ClientSettings(Section):
     """`[broker.client]`: security of a Kafka that is not ours, passed through to the client as it stands."""
 
     client_id: Text = Field(
@@ -117,7 +115,7 @@ class ClientSettings(_Section):
     ssl_check_hostname: Flag = Field(default=True, description="Refuse a broker whose certificate names another host.")
 
 
-class BrokerSettings(_Section):
+class BrokerSettings(Section):
     """`[broker]`: which Kafka. Left out: one of our own is started by `streamserve up`."""
 
     bootstrap_servers: Text | None = Field(
@@ -130,7 +128,7 @@ class BrokerSettings(_Section):
     client: ClientSettings = ClientSettings()
 
 
-class GroupSettings(_Section):
+class GroupSettings(Section):
     """`[group]`: how a process belongs to its consumer group."""
 
     session_timeout_ms: Int = Field(
@@ -142,7 +140,7 @@ class GroupSettings(_Section):
     commit_interval_ms: Int = Field(default=200, ge=10, le=60_000, description="How often offsets are committed.")
 
 
-class PoolSettings(_Section):
+class PoolSettings(Section):
     """`[pools.NAME]`: the models that one consumer group of identical worker processes hosts."""
 
     models: Names = Field(min_length=1, description="Names of `[models.*]`; a model is in one pool.")
@@ -155,7 +153,7 @@ class PoolSettings(_Section):
     )
 
 
-class ModelSettings(_Section):
+class ModelSettings(Section):
     """`[models.NAME]`: one model, and how its batches are cut."""
 
     version: Version = Field(default="1", description="Answers are told apart by `name@version`; text, in quotes.")
@@ -225,7 +223,7 @@ class ModelSettings(_Section):
     options: Options = Field(default={}, repr=False, description="The runtime's own options: `device`, `threads`, ...")
 
 
-class RouteSettings(_Section):
+class RouteSettings(Section):
     """`[routes.NAME]`: what a request can ask for."""
 
     models: Names = Field(min_length=1, max_length=MAX_MODELS_PER_ROUTE, description="Candidates, each in a pool.")
@@ -262,7 +260,7 @@ class RouteSettings(_Section):
         return "default" in self.model_fields_set
 
 
-class LearnSettings(_Section):
+class LearnSettings(Section):
     """`[learn]`: how feedback is joined and learnt from."""
 
     join_window_ms: Int = Field(
@@ -290,13 +288,13 @@ class LearnSettings(_Section):
     )
 
 
-class AggregatorSettings(_Section):
+class AggregatorSettings(Section):
     """`[aggregator]`: only where the app is not fused."""
 
     processes: Int = Field(default=1, ge=1, le=256, description="Aggregator processes that `streamserve up` starts.")
 
 
-class MetricsSettings(_Section):
+class MetricsSettings(Section):
     """`[metrics]`: the loopback port of `/metrics`, `/healthz` and `/readyz`."""
 
     port: Int = Field(default=0, ge=0, le=65_535, description="0: any free one, named when the process serves.")
@@ -322,6 +320,7 @@ class Settings(BaseSettings):
     aggregator: AggregatorSettings = AggregatorSettings()
     group: GroupSettings = GroupSettings()
     metrics: MetricsSettings = MetricsSettings()
+    bounds: BoundsSettings = BoundsSettings()
 
     _path: Path = PrivateAttr(default=Path("streamserve.toml"))
 

@@ -73,6 +73,7 @@ SET_UP: dict[str, list[object]] = {
     "bootstrap_servers": [5, b"host:9", ["host:9"]],
     "deadline_ms": BUDGET,
     "grace_ms": [-1, 1.5, None, "5", True, float("nan"), 10**400],
+    "max_outstanding": [0, -1, 1.5, None, "5", True],
     "codec": [5, "json", "", ["raw"]],
     "routes": [
         5, ["a"], {5: RouteHint(deadline_ms=1, input="raw")}, {"a": 5}, {"a": RouteHint(deadline_ms=0, input="raw")},

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from streamserve.client import Client, PredictionFailed, RouteHint, UnusableInput
+from streamserve.client import Client, PredictionFailed, RouteHint, TooManyOutstanding, UnusableInput
 from streamserve.client import client as client_module
 from streamserve.errors import (
     BrokerError,
@@ -47,6 +47,25 @@ async def test_a_request_is_answered_by_its_ref(app: MemoryApp) -> None:
     body = json.loads(request.value or b"")
     assert body["id"] == "mine"
     assert body["inputs"][0]["shape"] == [1, 4]
+
+
+async def test_no_more_than_the_bound_are_outstanding_and_the_rest_is_not_sent(app: MemoryApp) -> None:
+    async with client(app, deadline_ms=5_000, max_outstanding=3) as asking:
+        with pytest.raises(TooManyOutstanding, match="0 requests wait for their answers, and 4 more"):
+            await asking.predict_many([ROW] * 4)
+        sent = [asking.submit(ROW) for _ in range(3)]
+        with pytest.raises(TooManyOutstanding, match=r"max_outstanding \(3\)"):
+            asking.submit(ROW)
+        await asyncio.gather(app.answer_all(3), *(each.prediction() for each in sent))
+        await asyncio.gather(app.answer_all(4), asking.predict(ROW))
+    assert len(app.requests()) == 4
+
+
+async def test_no_more_feedback_than_the_bound_is_on_its_way(app: MemoryApp) -> None:
+    async with client(app, max_outstanding=2) as asking:
+        told = await asyncio.gather(*(asking.feedback("0-1", label=1) for _ in range(3)), return_exceptions=True)
+        assert [type(each) for each in told] == [str, str, TooManyOutstanding]
+        assert await asking.feedback("0-1", label=1) == "0-2"
 
 
 async def test_many_are_sent_together_and_come_back_in_order(app: MemoryApp) -> None:

@@ -74,4 +74,8 @@ def test_memory_is_bounded() -> None:
     assert len(matcher._seen[1]) == matching.REMEMBERED
     assert len(matcher._given_up) == matching.REMEMBERED
     assert len(matcher) == 0
+    matcher.sending(2)  # and is never acknowledged, while others are answered
+    for offset in range(3 * matching.REMEMBERED):
+        matcher.seen(record(2, offset))
+    assert len(matcher._early[2]) == matching.REMEMBERED
     assert matcher.seen(record(0, 3 * matching.REMEMBERED - 1)) == (True, "owner")

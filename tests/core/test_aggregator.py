@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from streamserve.core.effects import EmitAnswers, EmitPredictions, Settle
+from streamserve.core.bounds import Bounds
+from streamserve.core.effects import Continue, EmitAnswers, EmitPredictions, Pause, Settle
 from streamserve.core.events import AnswersFetched, Produced, ProduceFailed, RequestsFetched, Revoked, StatesFetched
 from streamserve.core.messages import Answers, Choice
 from streamserve.core.records import StateRecord
@@ -315,6 +316,22 @@ def test_a_failed_send_of_several_partitions_is_made_again_for_those_still_owned
     effects = stage.handle(Produced(token=again.token, offsets={1: 5}), START_MS)
     assert [(s.partition, s.offsets.tolist()) for s in of(effects, Settle)] == [(1, [0])]
     assert stage.idle
+
+
+def test_the_answers_topic_waits_while_too_many_answers_are_early() -> None:
+    """And requests are read meanwhile, however many are open: else both would wait for each other."""
+    w = world(app(route(MODELS, decide_early=False), bounds=Bounds(early_answers=4, open_requests=2)))
+    w.feed(requests([b"x:1,1"] * 2))
+    assert not w.stage.takes_more
+    w.feed(answers("a@1", [0, 1, 2, 3, 4, 5, 6], [1] * 7))
+    assert of(w.other, Pause) == [Pause(source="answers", partitions=(0,))]
+    assert w.stage.fills()["early_answers"] == (5, 4)
+    assert w.stage.takes_more
+    w.feed(requests([b"x:1,1"] * 4, first=2))
+    assert of(w.other, Continue) == [Continue(source="answers", partitions=(0,))]
+    assert not w.stage.takes_more
+    w.at(100)
+    assert w.stage.takes_more
 
 
 def test_finished_is_used() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamserve.core.bounds import Bounds
 from streamserve.core.cache import CachedRows, ResultCache, input_key
 from streamserve.core.effects import RunBatch
 from streamserve.core.events import BatchFinished, ProduceFailed, Revoked
@@ -90,8 +91,8 @@ def test_the_budget_is_near_the_memory_that_texts_take() -> None:
 # -- in the stage ----------------------------------------------------------------------------------------------------
 
 
-def world(run, models=("a@1",), **changes) -> World:
-    rules = app(route(models, **changes), route(models, name="s"), guard_ms=10)
+def world(run, models=("a@1",), bounds=Bounds(), **changes) -> World:  # noqa: B008  (frozen)
+    rules = app(route(models, **changes), route(models, name="s"), guard_ms=10, bounds=bounds)
     w = World(FusedStage(rules, model_rules(rules, cache_bytes=10_000), CODECS, epochs(rules)), run)
     w.feed(assigned(0, 1))
     return w
@@ -158,6 +159,17 @@ def test_followers_outlive_a_leader_whose_deadline_passed_while_its_call_was_tak
     w.feed(finished(held[2]))
     assert w.labels(3) == [1]
     assert w.outcome(1)[0] == "expired"
+
+
+def test_no_more_follow_a_call_than_the_bound_allows_the_others_stay_queued() -> None:
+    """A call that hangs, and the same input again and again: who follows is in no queue, whose bound would count it."""
+    w = world(lambda _: None, bounds=Bounds(queue_requests=5))
+    for first in range(0, 20, 2):
+        w.feed(requests([b":1,1"] * 2, first=first, headers=ASK))
+    fills = w.stage.fills()
+    assert fills["coalesced_requests"].used <= 5 + 1  # one repeat in the call's own batch
+    assert fills["queue_requests"].used == 20 - 1 - fills["coalesced_requests"].used
+    assert not w.stage.takes_more
 
 
 def test_a_failed_call_is_not_remembered() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamserve.core.bounds import Bounds
 from streamserve.core.epochs import EpochTable, outcome_partition
 from streamserve.core.messages import INITIAL_EPOCH
 from streamserve.core.records import StateRecord
@@ -20,10 +21,10 @@ MODELS = ("a@1", "b@1", "c@1")
 DELAY_MS = 250
 
 
-def table_of(policy: Policy) -> EpochTable:
+def table_of(policy: Policy, **bounds: int) -> EpochTable:
     learns = policy.name != "static"
     route = Route(name="r", models=MODELS, policy=policy, combine="vote", deadline_ms=100, learns=learns)
-    return EpochTable(AppRules(routes=(route,), epoch_delay_ms=DELAY_MS))
+    return EpochTable(AppRules(routes=(route,), epoch_delay_ms=DELAY_MS, bounds=Bounds(**bounds)))
 
 
 def state(epoch: int, append_ms: int, loss: float = 0.0, previous: int = -1, **other: str) -> StateRecord:
@@ -139,19 +140,18 @@ def test_before_a_snapshot_history_is_unknown_and_the_choice_stale() -> None:
     assert np.array_equal(table.weights(0, 12), table.weights(0, 40))
 
 
-def test_forgetting_keeps_what_open_requests_need() -> None:
-    table = table_of(Exp3())
-    table.apply([state(epoch, epoch * 100, previous=epoch - 1) for epoch in range(100)])
+def test_only_the_newest_states_are_kept_and_older_requests_are_decided_by_the_oldest_of_them() -> None:
+    table = table_of(Exp3(), learnt_states=53)
+    for first in range(0, 100, 10):
+        table.apply([state(epoch, epoch * 100, previous=epoch - 1) for epoch in range(first, first + 10)])
+        assert table.fills()["learnt_states"].used <= 53
     table.known_until(20_000)
-    table.forget(5_000)  # in force then: appended at 4,750 at the latest
-    assert epochs_at(table, 5_000, 5_049, 5_050, 6_000) == [47, 47, 48, 57]
+    assert table.fills()["learnt_states"] == (53, 53)
+    assert epochs_at(table, 5_000, 5_049, 5_050, 6_000, 1 << 49) == [47, 47, 48, 57, 99]
     older = table.choose(0, np.full(1, 0), np.zeros(1, np.int64), np.array([4_000], np.int64))
     assert (older.epoch.tolist(), older.stale.tolist()) == ([47], [True])
-    assert len(table._routes[0]._states) == 53
-    table.forget(5_000)
-    table.forget(1 << 50)
-    assert epochs_at(table, 1 << 49) == [99]
-    assert len(table._routes[0]._states) == 1
+    table.apply([state(12, 1_200, previous=11)])  # of before all that: comes too late to be kept
+    assert epochs_at(table, 1_500) == [47]
 
 
 def test_shared_states_spread_over_partitions_by_a_stable_hash() -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamserve.core.effects import EmitAnswers, RunBatch
+from streamserve.core.bounds import Bounds
+from streamserve.core.effects import Count, EmitAnswers, RunBatch
 from streamserve.core.events import BatchFinished, Revoked, Tick
 from streamserve.core.messages import Outputs
 from streamserve.core.reasons import Missing
@@ -196,9 +197,8 @@ def test_an_answer_larger_than_a_record_is_missing_and_costs_nobody_else() -> No
     assert [str(Missing(code)) for code in block.missing[i].tolist()] == ["output_too_large", "present"]
 
 
-def test_a_backlog_is_left_in_the_log_only_when_no_model_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamserve.core.stages.worker.MOST_QUEUED", 20)
-    rules = app(route(("a@1",), name="r"), route(("a@1", "b@1"), name="s"))
+def test_a_backlog_is_left_in_the_log_only_when_no_model_has_room() -> None:
+    rules = app(route(("a@1",), name="r"), route(("a@1", "b@1"), name="s"), bounds=Bounds(queue_requests=20))
     w = world(rules, run=lambda _: None)
     for step in range(2):
         assert w.stage.takes_more
@@ -208,6 +208,42 @@ def test_a_backlog_is_left_in_the_log_only_when_no_model_has_room(monkeypatch: p
     assert not w.stage.takes_more
     w.at(200)
     assert w.stage.takes_more
+
+
+def test_a_model_that_hangs_holds_up_nobody_and_no_more_than_its_bound() -> None:
+    """Others have room, so reading goes on: what comes to the full queue is answered without this model at once."""
+    bounds = Bounds(queue_requests=20, fetched_records=10)
+    w = world(app(route(("a@1", "b@1")), bounds=bounds), run=lambda e: None if e.model == "a@1" else finished(e))
+    for step in range(5):
+        assert w.stage.takes_more
+        w.feed(requests([b":1,1"] * 20, first=step * 20))
+    assert w.stage.fills()["queue_requests"] == (40, 40)
+    shed = [effect for effect in of(w.other, Count) if effect.what == "shed"]
+    assert {(effect.model, effect.label) for effect in shed} == {("a@1", "full")}
+    assert sum(effect.n for effect in shed) == len(w.records) == 100 - len(w.batches[0].inputs) - 40
+    assert w.outcome(99) == ("partial", "members_missing")
+
+
+def test_a_queue_is_bounded_by_the_bytes_of_its_bodies_too() -> None:
+    bounds = Bounds(queue_bytes=100, fetched_bytes=50)
+    w = world(app(bounds=bounds), run=lambda _: None)
+    w.feed(requests([b"call:1,1"]))
+    w.feed(requests([b"x" * 36 + b":1,1"] * 2, first=1))
+    assert w.stage.takes_more
+    w.feed(requests([b"x" * 36 + b":1,1"] * 4, first=3))
+    assert not w.stage.takes_more
+    assert w.stage.fills()["queue_bytes"] == (200, 200)
+    assert w.outcome(6) == ("expired", "shed")
+
+
+def test_bodies_are_let_go_behind_a_request_that_waits_long() -> None:
+    w = world(run=lambda e: None if (e.inputs[:, 0] == 9).any() else finished(e), batching="none")
+    w.feed(requests([b":9,9"], headers=(("ss-deadline-ms", b"50000"),)))
+    kept = [w.stage._worker._table, w.stage._aggregator._window.table]
+    for step in range(1, 12):
+        w.feed(requests([b":1,1"] * 1_000, first=step * 1_000, append_ms=w.now_ms - 200))
+    assert len(kept[1]) > 10_000
+    assert sum(value is not None for value in kept[1].lists["values"]) <= 5_000
 
 
 def test_late_on_arrival_is_expired_not_defaulted_and_not_run() -> None:

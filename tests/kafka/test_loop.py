@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
+from streamserve.core.bounds import Fill
 from streamserve.core.effects import Count, Effect
 from streamserve.core.events import Event, Produced, RequestsFetched, Resume, Revoked, Tick
 from streamserve.core.messages import Requests
@@ -41,6 +42,9 @@ class Recorder:
 
     def commit_metadata(self, partition: int) -> str:
         return ""
+
+    def fills(self) -> dict[str, Fill]:
+        return {}
 
     takes_more = True
 
@@ -174,7 +178,7 @@ async def test_a_quiet_process_wakes_at_the_deadline_and_not_before() -> None:
 
 async def test_fetching_stops_above_the_bound_and_goes_on_below() -> None:
     stage, source = Recorder(), Fetches()
-    loop = loop_of(stage, Limits(most_records=100, resume_records=50))
+    loop = loop_of(stage, Limits(most_records=100))
     loop.begin({0: Resume(position=0)})
     loop.may_act = lambda: False
     for i in range(20):
@@ -185,6 +189,40 @@ async def test_fetching_stops_above_the_bound_and_goes_on_below() -> None:
         assert source.given == 6
         loop.may_act = lambda: True
         await until(lambda: source.given == 20 and loop.queued_records == 0)
+
+
+async def test_fetching_stops_at_the_bound_of_bytes_too() -> None:
+    stage, source = Recorder(), Fetches()
+    loop = loop_of(stage, Limits(most_bytes=100))
+    loop.begin({0: Resume(position=0)})
+    loop.may_act = lambda: False
+    for i in range(20):
+        source.chunks.put_nowait(chunk(i * 20, 20))
+    async with turning(loop, source):
+        await until(lambda: loop.fills()["fetched_bytes"].used == 120)
+        await asyncio.sleep(0.02)  # an absence cannot be observed: give it the chance to be wrong
+        assert source.given == 6
+        loop.may_act = lambda: True
+        await until(lambda: source.given == 20 and loop.fills()["fetched_bytes"].used == 0)
+
+
+async def test_nothing_is_fetched_while_too_much_is_unacknowledged() -> None:
+    stage, source = Recorder(), Fetches()
+    loop = loop_of(stage, Limits(most_unacknowledged=50))
+    loop.begin({0: Resume(position=0)})
+    unacknowledged = 50
+    loop.unacknowledged = lambda: unacknowledged
+    source.chunks.put_nowait(chunk(0, 20))
+    async with turning(loop, source):
+        await until(lambda: loop.open_requests == 20)
+        for start in range(20, 140, 20):  # one fetch was under way
+            source.chunks.put_nowait(chunk(start, 20))
+        await asyncio.sleep(0.02)  # an absence cannot be observed: give it the chance to be wrong
+        assert source.given <= 2
+        assert loop.fills()["unacknowledged_records"] == (50, 50)
+        unacknowledged = 49
+        loop.wake()
+        await until(lambda: source.given == 7)
 
 
 async def test_a_stage_that_takes_no_more_holds_the_driving_source_alone() -> None:

@@ -4,11 +4,12 @@ import re
 
 import numpy as np
 
+from streamserve.core.bounds import Fill
 from streamserve.core.effects import Count, RunBatch
 from streamserve.core.events import BatchFinished
 from streamserve.core.messages import Choice, Outputs, Predictions
 from streamserve.core.reasons import Missing, Outcome, Reason
-from streamserve.kafka.metrics import RoleMetrics
+from streamserve.kafka.metrics import MOST_MODEL_METRICS, RoleMetrics
 
 
 def predictions(outcomes: list[Outcome], total_ms: list[int]) -> Predictions:
@@ -74,6 +75,26 @@ def test_a_histogram_filled_in_bulk_is_that_of_single_observations() -> None:
     assert {le: value(metrics, f"{name}_bucket", route="r", le=le) for le in bounds} == bounds
     assert value(metrics, f"{name}_count", route="r") == 4
     assert value(metrics, f"{name}_sum", route="r") == 90.053
+
+
+def test_a_model_that_names_its_figures_anew_each_time_makes_no_more_series_than_the_bound() -> None:
+    metrics = RoleMetrics("worker", "app")
+    for batch in range(MOST_MODEL_METRICS + 5):
+        metrics.batch(RunBatch(batch=batch, model="a@1", inputs=np.zeros((1, 1)), why="first"))
+        outputs = Outputs(labels=np.zeros(1), metrics={"loss": float(batch), f"user-{batch}": 1.0})
+        metrics.batch_finished(BatchFinished(batch=batch, outputs=outputs))
+    page = metrics.page().decode()
+    assert page.count("streamserve_model_metric{") == MOST_MODEL_METRICS
+    assert value(metrics, "streamserve_model_metric", model="a@1", name="loss") == MOST_MODEL_METRICS + 4
+    assert value(metrics, "streamserve_events_total", what="model_metric", label="one_too_many") == 6
+
+
+def test_how_full_each_bound_is() -> None:
+    metrics = RoleMetrics("worker", "app")
+    fills = {"queue_requests": Fill(5, 20), "cache_bytes": Fill(0, 0)}
+    metrics.gauges(lags={}, queued=0, open_requests=0, fills=fills, clock_ms=(0.0, 0.0), now_ms=0.0)
+    assert value(metrics, "streamserve_bound_fill_ratio", bound="queue_requests") == 0.25
+    assert value(metrics, "streamserve_bound_fill_ratio", bound="cache_bytes") == 0.0
 
 
 def test_model_calls_are_counted_with_what_decided_their_size() -> None:

@@ -5,9 +5,11 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pytest
 
 from streamserve.core.effects import EmitAnswers, EmitPredictions
 from streamserve.core.events import Event, Produced, ProduceFailed
+from streamserve.core.messages import DeadLetters
 from streamserve.core.reasons import Outcome
 from streamserve.kafka import intake
 from streamserve.kafka.clock import BrokerClock
@@ -79,11 +81,14 @@ async def test_where_one_partition_fails_what_stands_in_the_others_is_told() -> 
     performer = performer_on(log, RoleMetrics("worker", "a"), events, writer=Half(log))
     block = replace(predictions([Outcome.OK] * 6, [1] * 6), partition=np.array([0, 1, 2, 1, 0, 1]))
     performer.perform(EmitPredictions(token=7, predictions=block))
+    assert performer.unacknowledged == 6
     (said,) = answers("a@1", [0, 1, 2], [1, 2, 3], partition=np.array([0, 1, 1])).blocks
     performer.perform(EmitAnswers(token=8, answers=said))
+    assert performer.unacknowledged == 9, "rows, though a record holds several"
     async with asyncio.timeout(5):
         while len(events) < 2:  # noqa: ASYNC110  (what is waited for has no event)
             await asyncio.sleep(0)
+    assert performer.unacknowledged == 0
     told = {event.token: event.written for event in events if isinstance(event, ProduceFailed)}
     assert told == {7: {0: 2, 1: 2}, 8: {0: 1}}, "one record holds several answers: none of a partition, or all"
 
@@ -96,3 +101,42 @@ async def test_a_record_that_became_too_large_is_counted_as_the_error_that_it_sa
     assert value(metrics, name, route="r", outcome="ok", reason="all_answered") == 1
     assert value(metrics, name, route="r", outcome="error", reason="output_too_large") == 1
     assert block.outcome.tolist() == [Outcome.OK, Outcome.OK]
+
+
+class RefusesOnce(MemoryWriter):
+    refused = False
+
+    def send(self, at: At, records: RecordColumns) -> asyncio.Future[Ack]:
+        if self.refused:
+            return super().send(at, records)
+        self.refused = True
+        sent = asyncio.get_running_loop().create_future()
+        sent.set_result(Ack(error="refused"))
+        return sent
+
+
+async def test_a_rejected_record_counts_as_unacknowledged_until_its_dead_letter_is_in_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streamserve.kafka.perform._RETRY_S", 0.01)
+    log, events = MemoryLog({"dlq": 1, "requests": 1}), []
+    performer = performer_on(log, RoleMetrics("join", "a"), events, writer=RefusesOnce(log))
+    letters = DeadLetters(
+        source="feedback",
+        partition=0,
+        offsets=np.arange(2),
+        append_ms=np.zeros(2, np.int64),
+        keys=[None] * 2,
+        values=[b"junk"] * 2,
+        headers=[()] * 2,
+        reasons=["not_json"] * 2,
+        details=["no"] * 2,
+        stage="join",
+    )
+    performer.reject(letters)
+    await asyncio.sleep(0)
+    assert (performer.unacknowledged, log.records("dlq")[0]) == (2, [])
+    async with asyncio.timeout(5):
+        while performer.unacknowledged:  # noqa: ASYNC110  (what is waited for has no event)
+            await asyncio.sleep(0.001)
+    assert len(log.records("dlq")[0]) == 2

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
+from streamserve.core.bounds import Fill
 from streamserve.core.effects import Effect, EmitSnapshot, Settle
 from streamserve.core.events import Assigned, Drain, Event, Produced, RequestsFetched, Revoked
 from streamserve.core.messages import I64, AnyArray, Outputs, Requests
@@ -96,6 +97,9 @@ class CopyStage:
 
     def commit_metadata(self, partition: int) -> str:
         return '{"predictions": 0}'
+
+    def fills(self) -> dict[str, Fill]:
+        return {}
 
     takes_more = True
 

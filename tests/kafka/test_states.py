@@ -170,3 +170,21 @@ async def test_a_broker_that_is_away_while_it_asks_ends_nothing() -> None:
     asking = asyncio.create_task(states.ask())
     await until(lambda: _known(events) > 0)
     asking.cancel()
+
+
+async def test_a_reader_that_is_behind_asks_for_no_more_ends_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And keeps the oldest: of them one is reached first."""
+    monkeypatch.setattr("streamserve.kafka.states._MOST_ASKED", 3)
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    states = follower(log, events)
+    await states.load()
+    put(log, EPOCHS, 0, route="r")
+    asking = asyncio.create_task(states.ask())
+    await until(lambda: len(states._asked) == 3)
+    first = states._asked[0]
+    await asyncio.sleep(0.05)  # an absence cannot be observed: give it the chance to be wrong
+    assert (len(states._asked), states._asked[0]) == (3, first)
+    following = asyncio.create_task(states.follow())
+    await until(lambda: _known(events) > 0)
+    for task in (asking, following):
+        task.cancel()

@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from streamserve.core.admission import Admission
+from streamserve.core.bounds import Fill
 from streamserve.core.codec import InputCodec
 from streamserve.core.deciding import Deciding
 from streamserve.core.effects import Continue, Count, Effect, EmitDeadLetters, EmitPredictions, Pause, settles
@@ -55,8 +56,6 @@ from streamserve.core.table import NEVER_MS
 from streamserve.core.takeover import Ownership
 from streamserve.core.window import NO_ERROR, Due, Window
 
-#: Answers that wait for their request; above it the answers topic is paused until the requests have caught up.
-EARLY_LIMIT = 50_000
 #: An answer that can no longer change waits so long for members that are about to answer: they are then in its record,
 #: and a batch is settled in one step instead of one a member.
 EARLY_WAIT_MS = 5
@@ -171,8 +170,18 @@ class AggregatorStage:
 
     @property
     def takes_more(self) -> bool:
-        """Always: which request is answered next is for the pools to say, and what is not read cannot be answered."""
-        return True
+        """While the window has room. Which request is answered next is for the pools to say, so it also goes on where
+        answers wait for requests that are not read yet, and while a deadline may not fire: else both would wait for
+        each other for ever."""
+        return len(self._window) < self._rules.bounds.open_requests or self._paused or bool(self._catching_up)
+
+    def fills(self) -> Mapping[str, Fill]:
+        bounds = self._rules.bounds
+        return {
+            "open_requests": Fill(len(self._window), bounds.open_requests),
+            "early_answers": Fill(self._early_rows, bounds.early_answers),
+            **self._epochs.fills(),
+        }
 
     @property
     def idle(self) -> bool:
@@ -258,7 +267,7 @@ class AggregatorStage:
                 owner.answers_at = max(owner.answers_at, position)
                 if not owner.catching_up:
                     self._catching_up.discard(partition)
-        if self._early_rows > EARLY_LIMIT and not self._paused:
+        if self._early_rows > self._rules.bounds.early_answers and not self._paused:
             self._paused = True
             effects.append(Pause(source="answers", partitions=tuple(self._owned)))
 
@@ -284,7 +293,7 @@ class AggregatorStage:
         self._unpause(effects)
 
     def _unpause(self, effects: list[Effect]) -> None:
-        if self._paused and self._early_rows < EARLY_LIMIT // 2:
+        if self._paused and self._early_rows < self._rules.bounds.early_answers // 2:
             self._paused = False
             effects.append(Continue(source="answers", partitions=tuple(self._owned)))
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from streamserve.core.admission import Admission
+from streamserve.core.bounds import Fill
 from streamserve.core.codec import InputCodec
 from streamserve.core.desk import ModelRules
 from streamserve.core.effects import Effect, EmitAnswers
@@ -134,6 +135,10 @@ class FusedStage:
     @property
     def takes_more(self) -> bool:
         return self._worker.takes_more
+
+    def fills(self) -> Mapping[str, Fill]:
+        """What is open follows from the queues and from what is not acknowledged; no answer is early here."""
+        return self._worker.fills()
 
     @property
     def idle(self) -> bool:

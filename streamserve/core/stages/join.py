@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from streamserve.core.bounds import Fill, fullest
 from streamserve.core.effects import (
     Count,
     Effect,
@@ -68,6 +69,10 @@ class JoinOptions:
     """For a prediction that has not been seen yet."""
     max_waiting: int = 10_000
     """Waiting feedback records of a partition above which its fetching is paused."""
+    max_unacknowledged: int = 50_000
+    """Feedback whose outcome, dead letter or forwarding is not in the log; with so many no more is read."""
+    max_remembered: int = 100_000
+    """Forwarded records of a partition of which a second copy is known; above it the oldest are forgotten."""
     retry_ms: int = 200
     """Before something that the broker did not take is sent again; doubled each time, up to 5 s."""
     give_up_ms: int = 600_000
@@ -136,7 +141,18 @@ class JoinStage:
 
     @property
     def takes_more(self) -> bool:
-        return True
+        """What was decided is to get into the log first: acknowledgements need nothing that is still to be read."""
+        return len(self._sender) < self._options.max_unacknowledged
+
+    def fills(self) -> Mapping[str, Fill]:
+        options, partitions = self._options, self._partitions.values()
+        return {
+            "window_bytes": fullest([p.store.fill for p in partitions]),
+            "window_answers_bytes": fullest([p.answers.fill for p in partitions]),
+            "waiting_feedback": fullest([Fill(len(p.waiting), options.max_waiting) for p in partitions]),
+            "remembered_feedback": fullest([Fill(p.remembered, options.max_remembered) for p in partitions]),
+            "unacknowledged_feedback": Fill(len(self._sender), options.max_unacknowledged),
+        }
 
     @property
     def idle(self) -> bool:
@@ -148,7 +164,9 @@ class JoinStage:
         for number, resume in event.partitions.items():
             self._sender.drop(number)
             answers = LateAnswers(number, self._options.answers_bytes, self._decode_answers)
-            self._partitions[number] = Partition(number, resume, self._store(number), answers)
+            self._partitions[number] = Partition(
+                number, resume, self._store(number), answers, self._options.max_remembered
+            )
 
     def _revoke(self, event: Revoked) -> None:
         for number in event.partitions:

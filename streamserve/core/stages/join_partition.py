@@ -19,7 +19,9 @@ _Key = TypeVar("_Key", int, str)
 class Partition:
     """State of one owned partition. Offsets are of its feedback topic."""
 
-    def __init__(self, number: int, resume: Resume, store: PredictionStore, answers: LateAnswers) -> None:
+    def __init__(
+        self, number: int, resume: Resume, store: PredictionStore, answers: LateAnswers, max_remembered: int
+    ) -> None:
         self.number = number
         self.store = store
         self.answers = answers
@@ -40,6 +42,7 @@ class Partition:
         self._fetches: deque[tuple[int, int, int]] = deque()
         self._answers_next = resume.answers_from
         self._seen: OrderedDict[_SeenKey, tuple[int, int]] = OrderedDict()  # -> offset, append time
+        self._max_remembered = max_remembered
         self._paused = False
 
     # -- feedback ------------------------------------------------------------------------------------------------
@@ -66,7 +69,14 @@ class Partition:
         if key in self._seen:
             return False
         self._seen[key] = (record.offset, record.append_ms)
+        if len(self._seen) > self._max_remembered:
+            self._seen.popitem(last=False)
         return True
+
+    @property
+    def remembered(self) -> int:
+        """Forwarded records of which a second copy would be known."""
+        return len(self._seen)
 
     def find(self, record: FeedbackRecord) -> PredictionRecord | None:
         if record.ref is not None:

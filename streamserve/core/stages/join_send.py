@@ -49,6 +49,10 @@ class Sender:
         self._retries: list[tuple[int, int, _Sending]] = []  # heap by time
         self._settled: dict[int, list[int]] = {}
 
+    def __len__(self) -> int:
+        """Feedback records whose effect is not known to be in the log."""
+        return len(self._new) + len(self._retries) + sum(len(sending.items) for sending in self._sent.values())
+
     def outcome(self, partition: int, record: FeedbackRecord, outcome: OutcomeRecord) -> None:
         self._new.append((partition, record, outcome))
 

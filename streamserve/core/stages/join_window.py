@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from streamserve.core.bounds import Fill
 from streamserve.core.events import RawAnswers
 from streamserve.core.messages import Answers
 from streamserve.core.reasons import Missing
@@ -31,6 +32,11 @@ class PredictionStore(Protocol):
 
     def expire(self, before_ms: int) -> None:
         """Forget predictions appended before this time, and the oldest ones while the store is over its budget."""
+        ...
+
+    @property
+    def fill(self) -> Fill:
+        """Bytes remembered, of the budget."""
         ...
 
     @property
@@ -77,6 +83,10 @@ class MemoryPredictions:
             self._forgotten_below = max(self._forgotten_below, offset + 1)
             if oldest.id is not None and self._by_id.get(oldest.id) == offset:
                 del self._by_id[oldest.id]
+
+    @property
+    def fill(self) -> Fill:
+        return Fill(self._bytes, self._max_bytes)
 
     @property
     def forgotten_below(self) -> int:
@@ -140,6 +150,11 @@ class LateAnswers:
         if self._decoded is None or self._decoded[0] is not block:
             self._decoded = block, self._decode(block.raw.value, self._partition)
         return self._decoded[1]
+
+    @property
+    def fill(self) -> Fill:
+        """Bytes remembered, of the budget."""
+        return Fill(self._bytes, self._max_bytes)
 
     @property
     def read_from(self) -> int | None:

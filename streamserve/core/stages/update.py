@@ -14,10 +14,12 @@ of the same feedback is known. `commit_metadata` names that place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from streamserve.core.bounds import Fill, fullest
 from streamserve.core.effects import Count, Effect, EmitSnapshot, EmitState, Settle
 from streamserve.core.epochs import outcome_partition
 from streamserve.core.events import (
@@ -50,6 +52,10 @@ class UpdateOptions:
     """A state that does not change is published again after this; at most a quarter of the epochs' retention."""
     dedupe_ms: int = 60_000
     """How long after the join has settled a feedback a second outcome of it may still come: its commit's delay."""
+    max_unacknowledged: int = 50_000
+    """Outcomes read whose state is not in the log; with so many no more are read."""
+    max_remembered: int = 100_000
+    """Feedback of a partition of which a second outcome is known; above it the oldest is forgotten."""
     retry_ms: int = 200
     """Before something that the broker did not take is sent again; doubled each time, up to 5 s."""
 
@@ -89,7 +95,12 @@ class UpdateStage:
                 for number, resume in event.partitions.items():
                     rebuilds_from = number_in(resume.metadata, "rebuild_from")
                     self._owned[number] = OwnedOutcomes(
-                        number, resume.position, rebuilds_from, now_ms, self._options.dedupe_ms
+                        number,
+                        resume.position,
+                        rebuilds_from,
+                        now_ms,
+                        dedupe_ms=self._options.dedupe_ms,
+                        max_remembered=self._options.max_remembered,
                     )
             case Revoked():
                 self._revoke(event.partitions)
@@ -114,7 +125,20 @@ class UpdateStage:
 
     @property
     def takes_more(self) -> bool:
-        return True
+        """A state is published with what it has learnt so far: it waits for nothing that is still to be read."""
+        return self._unacknowledged < self._options.max_unacknowledged
+
+    @property
+    def _unacknowledged(self) -> int:
+        return sum(owned.unacknowledged for owned in self._owned.values())
+
+    def fills(self) -> Mapping[str, Fill]:
+        options = self._options
+        remembered = [Fill(owned.remembered, options.max_remembered) for owned in self._owned.values()]
+        return {
+            "unacknowledged_outcomes": Fill(self._unacknowledged, options.max_unacknowledged),
+            "remembered_outcomes": fullest(remembered),
+        }
 
     @property
     def idle(self) -> bool:
@@ -126,6 +150,8 @@ class UpdateStage:
 
     def _note(self, states: tuple[StateRecord, ...]) -> None:
         for record in states:
+            if record.route not in self._routes:
+                continue
             key = (record.route, record.context)
             newest = self._newest.get(key)
             if newest is None or (record.epoch, record.covers) > (newest.epoch, newest.covers):

@@ -102,7 +102,16 @@ class Learnt:
 class OwnedOutcomes:
     """One owned partition of outcomes, with the states that it teaches."""
 
-    def __init__(self, number: int, position: int, rebuilds_from: int, assigned_ms: int, dedupe_ms: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        position: int,
+        rebuilds_from: int,
+        assigned_ms: int,
+        *,
+        dedupe_ms: int,
+        max_remembered: int,
+    ) -> None:
         self.number = number
         self.position = position
         self._rebuilds_from = rebuilds_from
@@ -115,6 +124,7 @@ class OwnedOutcomes:
         self.states: dict[tuple[str, str], Learnt] = {}
         self.settled: list[int] = []
         self._dedupe_ms = dedupe_ms
+        self._max_remembered = max_remembered
         self._seen: set[_Key] = set()
         self._recent: dict[int, deque[tuple[_Key, int, int]]] = {}  # by join partition
 
@@ -126,6 +136,8 @@ class OwnedOutcomes:
         if first:
             self._seen.add(key)
             recent.append((key, outcome.offset, outcome.append_ms))
+            if len(self._seen) > self._max_remembered:
+                self._seen.discard(max(self._recent.values(), key=len).popleft()[0])
         self._forget(recent, outcome)
         return first
 
@@ -144,6 +156,19 @@ class OwnedOutcomes:
                 return
             recent.popleft()
             self._seen.discard(key)
+
+    @property
+    def remembered(self) -> int:
+        """Feedback of which a second outcome would be known."""
+        return len(self._seen)
+
+    @property
+    def unacknowledged(self) -> int:
+        """Outcomes read that no acknowledged state holds yet."""
+        return sum(len(outcomes.records) for outcomes in self.queued) + sum(
+            len(state.pending) + (0 if state.publication is None else len(state.publication.offsets))
+            for state in self.states.values()
+        )
 
     @property
     def rebuild_from(self) -> int:

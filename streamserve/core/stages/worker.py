@@ -5,7 +5,8 @@ Its own promises:
 * no call is made for a request that, by the predicted time, can no longer make its deadline;
 * a short batch waits only while `max_wait_ms` since its oldest request's arrival is not over, and never when full;
 * a bad request costs nobody else in its batch: values are read one by one, failed calls are bisected;
-* every request is settled by its deadline, even if a model call never returns.
+* every request is settled by its deadline, even if a model call never returns;
+* no model's queue is longer than its bound, however long one hangs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from streamserve.core.admission import Admission
 from streamserve.core.answering import Answering
 from streamserve.core.blocks import Answered
+from streamserve.core.bounds import Fill, fullest
 from streamserve.core.codec import InputCodec
 from streamserve.core.desk import Desk, ModelRules
 from streamserve.core.effects import Count, Effect, EmitAnswers, settles
@@ -44,9 +46,8 @@ from streamserve.core.slicing import take_answers, take_requests, unwritten_answ
 from streamserve.core.table import NEVER_MS, Table
 from streamserve.core.thinning import Thinning
 
-#: Requests queued for a model; when every model has so many, the rest of a backlog may stay in the log.
-MOST_QUEUED = 10_000
 SHED = int(Missing.SHED)
+NOBODY = np.zeros(0, np.int64)
 _COLUMNS = {
     "partition": np.int64,
     "offset": np.int64,
@@ -62,6 +63,7 @@ _COLUMNS = {
     "group": np.int64,
     "first_row": np.int64,
     "n_rows": np.int64,
+    "n_bytes": np.int64,
     "waiting": np.int64,  # hosted models that have not answered yet
     "heard": np.bool_,  # one has answered
     "unacked": np.int64,  # answers sent and not acknowledged
@@ -106,6 +108,8 @@ class WorkerStage:
         self._sent: dict[int, tuple[I64, Answers]] = {}
         """Token -> those that wait for its acknowledgement, and all that it carries."""
         self._next_token = 0
+        self._largest_bytes = 1
+        """No body was larger: a queue that is far below its bound need not be added up."""
         self._soonest_ms = NEVER_MS
         """No later than the first deadline that somebody waits for; exact unless it is stale."""
         self._soonest_is_stale = False
@@ -173,7 +177,33 @@ class WorkerStage:
     @property
     def takes_more(self) -> bool:
         """While one model has room: one that hangs or is slow must not starve the others."""
-        return any(len(desk) < MOST_QUEUED for desk in self._desks.values())
+        bounds = self._rules.bounds
+        return any(
+            self._is_far_below(desk, bounds.queue_requests, bounds.queue_bytes)
+            or desk.has_room(bounds.queue_requests, bounds.queue_bytes)
+            for desk in self._desks.values()
+        )
+
+    def _is_far_below(self, desk: Desk, most_requests: int, most_bytes: int) -> bool:
+        return len(desk) < min(most_requests, most_bytes // self._largest_bytes)
+
+    def _over(self, desk: Desk) -> I64:
+        """Take what is too much out of a queue: it grows beyond the bound of reading only where others have room."""
+        most_requests, most_bytes = self._rules.bounds.most_queued_requests, self._rules.bounds.most_queued_bytes
+        if self._is_far_below(desk, most_requests, most_bytes):
+            return NOBODY
+        return desk.pop_over(most_requests, most_bytes)
+
+    def fills(self) -> Mapping[str, Fill]:
+        bounds, desks = self._rules.bounds, self._desks.values()
+        queued = [Fill(len(desk), bounds.most_queued_requests) for desk in desks]
+        n_bytes = [Fill(int(desk.queued_bytes()[-1]) if len(desk) else 0, bounds.most_queued_bytes) for desk in desks]
+        return {
+            "queue_requests": fullest(queued),
+            "queue_bytes": fullest(n_bytes),
+            **self._answering.fills(),
+            **self._epochs.fills(),
+        }
 
     @property
     def idle(self) -> bool:
@@ -228,6 +258,9 @@ class WorkerStage:
             return
         all_kept = len(kept) == n
         rows_kept = range(n) if all_kept else kept.tolist()
+        values = requests.values if all_kept else [requests.values[i] for i in rows_kept]
+        n_bytes = [len(value or b"") for value in values]
+        self._largest_bytes = max(self._largest_bytes, *n_bytes)
         handles = self._table.append(
             len(kept),
             {
@@ -244,12 +277,13 @@ class WorkerStage:
                 "epoch": choice.epoch[kept],
                 "stale": choice.stale[kept] | admitted.forced[kept],
                 "group": -1,
+                "n_bytes": n_bytes,
                 "ids": None,
                 "waiting": waiting[kept],
             },
             {
                 "keys": requests.keys if all_kept else [requests.keys[i] for i in rows_kept],
-                "values": requests.values if all_kept else [requests.values[i] for i in rows_kept],
+                "values": values,
                 "headers": requests.headers if all_kept else [requests.headers[i] for i in rows_kept],
                 "errors": [None] * len(kept),
             },
@@ -289,6 +323,10 @@ class WorkerStage:
                         continue
                 mine = handles if every(wanted) else handles[wanted]
                 desk.add(mine, now_ms)
+                over = self._over(desk)
+                if len(over):
+                    self._emit_all(self._answering.shed(desk, over, "full", now_ms, effects), now_ms, effects)
+                    mine = mine[desk.queues(mine)]
                 if desk.running is not None and desk.rules.cache_bytes:
                     self._emit_all(self._answering.look_up(desk, mine, now_ms, effects), now_ms, effects)
 
@@ -445,3 +483,4 @@ class WorkerStage:
         if len(done) and done[0]:
             n = len(done) if every(done) else int(done.argmin())
             self._table.drop_front(n)
+        self._table.release_done()

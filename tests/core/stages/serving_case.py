@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from hypothesis import strategies as st
 
+from streamserve.core.bounds import Bounds
 from streamserve.core.desk import ModelRules
 from streamserve.core.effects import Effect, EmitAnswers, EmitDeadLetters, EmitPredictions, RunBatch, Settle
 from streamserve.core.epochs import EpochTable
@@ -58,7 +59,13 @@ _BAD = ("bad", "worse", "budget", "rank")
 _KEYS = (None, b"one", b"other")
 
 
-def rules() -> AppRules:
+TIGHT = Bounds(queue_requests=1, fetched_records=1, queue_bytes=40, fetched_bytes=10, learnt_states=1)
+"""Bounds that even a short history meets."""
+HARD = ("queue_requests", "queue_bytes", "cache_bytes", "learnt_states")
+"""Those that hold whatever arrives; others stop reading, and what was fetched by then still comes."""
+
+
+def rules(bounds: Bounds = Bounds()) -> AppRules:  # noqa: B008  (frozen)
     common: dict[str, Any] = {"deadline_ms": 100, "input": "comma"}
     return AppRules(
         routes=(
@@ -67,6 +74,7 @@ def rules() -> AppRules:
             Route(name="t", models=MODELS, policy=Static(), combine="best", decide_early=False, **common),
         ),
         guard_ms=GUARD_MS,
+        bounds=bounds,
     )
 
 
@@ -418,6 +426,8 @@ class ServingLaws(StageLaws):
     # -- promises ------------------------------------------------------------------------------------------------
 
     def check(self, event: Event, effects: list[Effect]) -> None:
+        for bound, fill in self.stage.fills().items():
+            assert bound not in HARD or fill.used <= fill.limit, f"{bound}: {fill}"
         for effect in effects:
             match effect:
                 case RunBatch():

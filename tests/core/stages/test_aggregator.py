@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
+from streamserve.core.bounds import Bounds
+from streamserve.core.effects import Effect
+from streamserve.core.events import Event, RequestsFetched
 from streamserve.core.stage import Stage
 from streamserve.core.stages.aggregator import AggregatorStage
 from streamserve.testing.laws import check_laws
-from tests.core.stages.serving_case import CODECS, ServingLaws
+from tests.core.stages.serving_case import CODECS, ServingLaws, rules
 from tests.effort import examples
+
+MOST_OPEN = 3
 
 
 class AggregatorLaws(ServingLaws):
@@ -24,5 +31,31 @@ class AggregatorLaws(ServingLaws):
         assert stage._early_rows == 0
 
 
-def test_the_laws_hold() -> None:
-    check_laws(AggregatorLaws, examples=examples(50), steps=25)
+class TightLaws(AggregatorLaws):
+    """No more requests are read than the stage takes: it stays near its bound, and never stands still."""
+
+    app = rules(Bounds(open_requests=MOST_OPEN, early_answers=1))
+
+    def fetch(self, number: int, n: int) -> Event | None:
+        self.went_on = bool(self.stage._paused or self.stage._catching_up)
+        return super().fetch(number, n) if self.stage.takes_more else None
+
+    def check(self, event: Event, effects: list[Effect]) -> None:
+        super().check(event, effects)
+        if isinstance(event, RequestsFetched) and not self.went_on:
+            before = MOST_OPEN - 1
+            assert self.stage.fills()["open_requests"].used <= before + len(event.requests)
+
+    def _read_all(self) -> None:
+        """Nobody but the stage's own deadlines and acknowledgements makes room."""
+        while any(not p.owned or p.read < len(p.offsets) for p in self.log.values()):
+            self._run_dry()
+            owned, read = [p.owned for p in self.log.values()], sum(p.read for p in self.log.values())
+            super()._read_all()
+            assert not all(owned) or sum(p.read for p in self.log.values()) > read, "it stands still"
+        super()._read_all()
+
+
+@pytest.mark.parametrize("case", [AggregatorLaws, TightLaws])
+def test_the_laws_hold(case: type[ServingLaws]) -> None:
+    check_laws(case, examples=examples(50), steps=25)

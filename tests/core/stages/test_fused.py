@@ -9,7 +9,7 @@ from streamserve.core.stage import Stage
 from streamserve.core.stages.fused import FusedStage
 from streamserve.testing.laws import check_laws
 from tests.core import kit
-from tests.core.stages.serving_case import CODECS, ServingLaws, model_rules
+from tests.core.stages.serving_case import CODECS, TIGHT, ServingLaws, model_rules, rules
 from tests.effort import examples
 
 
@@ -50,7 +50,13 @@ class OverloadLaws(SmallBatchLaws):
     row_ms = 12.0
 
 
-@pytest.mark.parametrize("case", [FusedLaws, WaitingLaws, SmallBatchLaws, OverloadLaws])
+class TightLaws(WaitingLaws):
+    """Hardly anything may wait; members are shed, and what they would have said is missing."""
+
+    app = rules(TIGHT)
+
+
+@pytest.mark.parametrize("case", [FusedLaws, WaitingLaws, SmallBatchLaws, OverloadLaws, TightLaws])
 def test_the_laws_hold(case: type[ServingLaws]) -> None:
     check_laws(case, examples=examples(40), steps=25)
 

@@ -371,6 +371,31 @@ def test_fetching_pauses_while_too_much_waits() -> None:
     assert only(effects, Continue) == Continue(source="feedback", partitions=(0,))
 
 
+def test_no_more_is_read_while_too_much_is_not_in_the_log() -> None:
+    stage = owning(max_unacknowledged=3)
+    stage.handle(predictions(0, *(prediction(n) for n in range(4))), NOW_MS)
+    effects = stage.handle(fetched(*(feedback(n, ref=(0, n)) for n in range(3))), NOW_MS)
+    sent = only(effects, EmitOutcomes)
+    assert not stage.takes_more
+    assert stage.fills()["unacknowledged_feedback"] == (3, 3)
+    stage.handle(ProduceFailed(token=sent.token, error="no"), NOW_MS)
+    assert not stage.takes_more  # they are to be sent again
+    (first, *_) = of_kind(stage.handle(Tick(), NOW_MS + 10_000), EmitOutcomes)
+    stage.handle(ack(first), NOW_MS + 10_000)
+    assert stage.takes_more
+
+
+def test_of_forwarded_records_the_oldest_are_forgotten_above_the_bound() -> None:
+    stage = owning(max_remembered=2)
+    stage.handle(predictions(0, *(prediction(n) for n in range(3))), NOW_MS)
+    forwarded = [feedback(n, ref=(0, n), origin=(1, n)) for n in range(3)]
+    stage.handle(fetched(*forwarded), NOW_MS)
+    assert stage.fills()["remembered_feedback"] == (2, 2)
+    again = [replace(record, offset=record.offset + 3) for record in forwarded]
+    assert counts(stage.handle(fetched(again[1], again[2]), NOW_MS)) == {"duplicate": 2}
+    assert counts(stage.handle(fetched(replace(again[0], offset=6)), NOW_MS)) == {"matched": 1}  # it counts twice
+
+
 def test_nothing_is_sent_for_a_revoked_partition() -> None:
     stage = owning(0, 1)
     stage.handle(predictions(0, prediction(1)), NOW_MS)
@@ -493,6 +518,9 @@ class JoinLaws(StageLaws):
 
     def check(self, event: Event, effects: list[Effect]) -> None:
         """No orphan before its wait; nothing forwarded twice by ref; refs of outcomes are the feedback's."""
+        for bound in ("window_bytes", "window_answers_bytes", "remembered_feedback"):
+            fill = self.stage.fills()[bound]
+            assert fill.used <= fill.limit, f"{bound}: {fill}"
         for sent in of_kind(effects, EmitDeadLetters):
             for reason, append_ms in zip(sent.letters.reasons, sent.letters.append_ms.tolist(), strict=True):
                 named_here = sent.letters.details[0].startswith("no prediction")
@@ -508,5 +536,14 @@ class JoinLaws(StageLaws):
             assert forward.forward.record.origin is not None
 
 
-def test_the_join_keeps_the_laws() -> None:
-    check_laws(JoinLaws, examples=examples(60), steps=30)
+class TightLaws(JoinLaws):
+    """Windows of two predictions; of duplicates the newest is known."""
+
+    def new_stage(self) -> JoinStage:
+        bounds = {"window_bytes": 1_500, "answers_bytes": 2_000, "max_remembered": 1, "max_unacknowledged": 1}
+        return join_of(wait_ms=40, window_ms=200, max_waiting=1, retry_ms=20, give_up_ms=100, **bounds)
+
+
+@pytest.mark.parametrize("case", [JoinLaws, TightLaws])
+def test_the_join_keeps_the_laws(case: type[JoinLaws]) -> None:
+    check_laws(case, examples=examples(60), steps=30)

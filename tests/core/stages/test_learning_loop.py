@@ -72,7 +72,6 @@ def test_feedback_moves_choices_to_the_model_that_is_right(policy: Policy) -> No
                 for snapshot in of_kind(update.handle(ack(state, len(log) - 1, now_ms), now_ms), EmitSnapshot):
                     update.handle(ack(snapshot), now_ms)
         table.apply(log[-1:])
-        table.forget(now_ms - 1_000)
     assert taught == 800
     assert 25 <= len(log) <= 40  # every 250 ms of 8 s
     last = table.choose(0, np.zeros(1_000, np.int64), np.arange(1_000), np.full(1_000, NOW_MS + 9_000))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from streamserve.core.bounds import Fill
 from streamserve.core.effects import Effect, ForwardFeedback, Settle
 from streamserve.core.events import Drain, Event, FeedbackFetched, Produced, ProduceFailed
 from streamserve.core.records import FeedbackForward, FeedbackRecord
@@ -57,6 +58,9 @@ class Holding:
 
     def commit_metadata(self, partition: int) -> str:
         return ""
+
+    def fills(self) -> dict[str, Fill]:
+        return {}
 
     takes_more = True
 

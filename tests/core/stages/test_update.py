@@ -297,6 +297,28 @@ def test_a_snapshot_covers_only_what_is_in_snapshots() -> None:
     assert only(stage.handle(ack(first, 12, NOW_MS), NOW_MS), EmitSnapshot).state.covers == 8
 
 
+def test_no_more_is_read_while_too_much_is_not_in_the_log() -> None:
+    stage = update_of(publish_every_outcomes=2, max_unacknowledged=3)
+    stage.handle(assigned(HOME), NOW_MS)
+    stage.handle(outcomes(outcome(0), outcome(1), outcome(2)), NOW_MS)
+    assert not stage.takes_more  # earlier states are still being read
+    effects = stage.handle(StatesKnownUntil(known_until_ms=NOW_MS), NOW_MS)
+    assert stage.fills()["unacknowledged_outcomes"] == (3, 3)
+    stage.handle(ProduceFailed(token=only(effects, EmitState).token, error="no"), NOW_MS)
+    assert not stage.takes_more
+    publish(stage, stage.handle(Tick(), NOW_MS + 10_000), 3, NOW_MS + 10_000)
+    assert stage.takes_more
+
+
+def test_of_the_feedback_that_was_learnt_from_the_oldest_is_forgotten_above_the_bound() -> None:
+    stage = update_of(max_remembered=2)
+    ready(stage)
+    stage.handle(outcomes(*(outcome(n) for n in range(3))), NOW_MS)
+    assert stage.fills()["remembered_outcomes"] == (2, 2)
+    assert counts(stage.handle(outcomes(outcome(3, source=(0, 2))), NOW_MS)) == {"duplicate": 1}
+    assert counts(stage.handle(outcomes(outcome(4, source=(0, 0))), NOW_MS)) == {"learnt": 1}  # it counts twice
+
+
 def test_nothing_is_sent_for_a_revoked_partition() -> None:
     stage = update_of(publish_every_outcomes=1)
     ready(stage)

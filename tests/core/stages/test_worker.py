@@ -11,7 +11,7 @@ from streamserve.core.stage import Stage
 from streamserve.core.stages.worker import WorkerStage
 from streamserve.testing.laws import check_laws
 from tests.core import kit
-from tests.core.stages.serving_case import CODECS, Partition, ServingLaws, model_rules
+from tests.core.stages.serving_case import CODECS, TIGHT, Partition, ServingLaws, model_rules, rules
 from tests.effort import examples
 
 
@@ -37,7 +37,13 @@ class OverloadLaws(WorkerLaws):
         return WorkerStage(self.app, rules, CODECS, self.epochs())
 
 
-@pytest.mark.parametrize("case", [WorkerLaws, OverloadLaws])
+class TightLaws(OverloadLaws):
+    """Hardly anything may wait."""
+
+    app = rules(TIGHT)
+
+
+@pytest.mark.parametrize("case", [WorkerLaws, OverloadLaws, TightLaws])
 def test_the_laws_hold(case: type[ServingLaws]) -> None:
     check_laws(case, examples=examples(40), steps=25)
 
