@@ -2,8 +2,13 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 
 from hypothesis import settings
+
+# Started in the background of a shell, this process ignores Ctrl-C, and so would those that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Machines are shared: an example that takes long is no failure, the test's own time-out is. On CI the examples are the
 # same each time; everywhere else new ones are tried.
