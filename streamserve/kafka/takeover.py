@@ -143,7 +143,8 @@ class TakeOver:
         newest: dict[At, int] = {}
 
         def take(chunk: Chunk) -> None:
-            newest[chunk.at] = int(chunk.append_ms[-1])
+            if len(chunk):  # else it holds markers of transactions only
+                newest[chunk.at] = int(chunk.append_ms[-1])
 
         await self._read({at: (max(0, end - _LAST_RECORDS), end) for at, end in ends.items()}, take)
         return newest

@@ -25,7 +25,7 @@ from streamserve.kafka.codecs.inputs import input_codec
 from streamserve.kafka.loop import Wiring
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.plan import Plan
-from streamserve.kafka.ports import At, Columns, Record
+from streamserve.kafka.ports import At, Chunk, Columns, Record
 from streamserve.kafka.roles import topics_of
 from streamserve.kafka.service import Clients, Role, RoleService
 from streamserve.kafka.sweeper import LEAST_SKIPPED, Skipped
@@ -46,6 +46,7 @@ class World:
 
     def __init__(self, partitions: int = 2) -> None:
         self.behind_s = 0.0
+        self.scans: type[MemoryReader] = MemoryReader
         self.partitions = partitions
         names = [TOPICS.requests, TOPICS.answers, TOPICS.predictions, TOPICS.dlq]
         self.log = MemoryLog(dict.fromkeys(names, partitions), epoch=lambda: time.time() - self.behind_s)
@@ -110,7 +111,7 @@ class World:
         clients = Clients(
             group=MemoryGroupReader(self.log, topic=TOPICS.requests, group=GROUP),
             followed=MemoryReader(self.log),
-            scan=lambda: MemoryReader(self.log),
+            scan=lambda: self.scans(self.log),
             lookups=MemoryLookups(self.log),
             writer=MemoryWriter(self.log),
         )
@@ -171,6 +172,27 @@ async def test_fresh_requests_come_first_and_the_old_get_their_records() -> None
     assert [outcome for outcome, _, _ in fresh] == ["expired"] * 10
     assert [by_ref[f"0-{i}"][:2] for i in (1, 2, 3)] == [("ok", True)] * 3
     assert _outcomes(world)["expired"] == world.sent() - 3
+
+
+class EndsWithMarkers(MemoryReader):
+    """Behind the records stand the markers of a transaction."""
+
+    async def fetch(self, *, max_records: int, timeout_ms: int) -> list[Chunk]:
+        found = await super().fetch(max_records=max_records, timeout_ms=timeout_ms)
+        none = np.zeros(0, np.int64)
+        return found + [
+            Chunk(at=c.at, offsets=none, append_ms=none, keys=[], values=[], headers=[], next_offset=c.next_offset)
+            for c in found
+        ]
+
+
+async def test_a_take_over_reads_on_where_only_markers_of_transactions_stand() -> None:
+    world = World(partitions=1)
+    world.scans = EndsWithMarkers
+    world.send(LEAST_SKIPPED, 0, old=True)
+    world.send(1, 0, old=False)
+    async with running(world.service()):
+        await until(lambda: len(world.records()) == world.sent())
 
 
 async def test_what_was_answered_before_is_not_answered_again() -> None:
