@@ -26,8 +26,8 @@ import numpy as np
 from benchmarks.isolated_models import FEATURES, TROUBLE
 from streamserve.core.events import BatchFinished
 from streamserve.core.messages import AnyArray
+from streamserve.kafka.interpreter import tune_interpreter
 from streamserve.kafka.runner import ModelRunner
-from streamserve.kafka.service import tune_interpreter
 from streamserve.runtimes import ModelSpec, Runtime, load
 from streamserve.runtimes.isolated import IsolatedRuntime
 from streamserve.runtimes.isolation import Limits

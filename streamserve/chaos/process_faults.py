@@ -118,15 +118,14 @@ def _scaled(_options: Options, lasted_s: float) -> Promise:
     return Promise(gap_s=_SCALED_S, normal_s=lasted_s + _SCALED_S)
 
 
-def _rolled(options: Options, lasted_s: float) -> Promise:
+def _rolled(_options: Options, lasted_s: float) -> Promise:
     """Nobody whose deadline is 3 s misses it."""
     return Promise(gap_s=_ROLLED_S, normal_s=lasted_s + 1.0, unanswered=0)
 
 
 def _rolled_tight(options: Options, lasted_s: float) -> Promise:
-    """Half a second's load for each of the two processes that answer; the learners' restart disturbs nobody. On two
-    cores spares that are being loaded cost some deadlines of 100 ms by themselves."""
-    return Promise(gap_s=_ROLLED_S, normal_s=lasted_s + 5.0, unanswered=int(options.rate_per_s * 0.5 * 2))
+    """Half a second's load for each of the two processes that answer; the learners' restart disturbs nobody."""
+    return Promise(gap_s=_ROLLED_S, normal_s=lasted_s + 1.0, unanswered=int(options.rate_per_s * 0.5 * 2))
 
 
 def _fresh_first(_options: Options, lasted_s: float) -> Promise:

@@ -12,7 +12,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from streamserve.client.inputs import MAX_RECORD_BYTES
 from streamserve.errors import BrokerError, TopicsDiffer
-from streamserve.kafka.clients import KafkaLookups, KafkaReader
+from streamserve.kafka.clients import KafkaReader
+from streamserve.kafka.lookups import KafkaLookups
 from streamserve.kafka.ports import At, LogLookups, LogReader, LogWriter
 from streamserve.kafka.writer import KafkaWriter
 

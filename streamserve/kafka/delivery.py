@@ -7,8 +7,9 @@ from functools import partial
 from streamserve.core.epochs import outcome_partition
 from streamserve.core.routes import AppRules
 from streamserve.kafka import intake
-from streamserve.kafka.clients import ClientOptions, KafkaLookups
+from streamserve.kafka.clients import ClientOptions
 from streamserve.kafka.fencing import Fences, Transactions
+from streamserve.kafka.lookups import KafkaLookups
 from streamserve.kafka.once import ExactlyOnce, Outputs
 from streamserve.kafka.perform import Topics
 from streamserve.kafka.rawfetch import RawReader

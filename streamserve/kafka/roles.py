@@ -15,7 +15,7 @@ from typing import Any
 
 from streamserve.errors import ConfigError
 from streamserve.kafka import admin
-from streamserve.kafka.clients import KafkaGroupReader, KafkaLookups, KafkaReader
+from streamserve.kafka.clients import KafkaGroupReader, KafkaReader
 from streamserve.kafka.composition import (
     App,
     aggregator_role,
@@ -28,6 +28,7 @@ from streamserve.kafka.composition import (
 )
 from streamserve.kafka.delivery import exactly_once
 from streamserve.kafka.hosting import load_pool, warmer
+from streamserve.kafka.lookups import KafkaLookups
 from streamserve.kafka.once import ExactlyOnce, Outputs
 from streamserve.kafka.perform import Topics
 from streamserve.kafka.ports import GroupReader, LogLookups, LogReader, LogWriter

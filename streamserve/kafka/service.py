@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
-import gc
 import logging
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -19,7 +15,8 @@ from streamserve.core.stage import Stage
 from streamserve.errors import BrokerError, StreamserveError
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.http import Pages, StatusServer
-from streamserve.kafka.loop import Limits, StageLoop, Wiring
+from streamserve.kafka.interpreter import tune_interpreter
+from streamserve.kafka.loop import DEFAULT_LIMITS, Limits, StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics, page_of
 from streamserve.kafka.once import ExactlyOnce, Outputs
 from streamserve.kafka.ownership import Ownership
@@ -44,10 +41,6 @@ _TIME_ASKS = 4
 _FAR_MS = 150.0
 LIVENESS_MS = 10_000
 _PULSE_S = 1.0
-#: The collector would walk every record of a fetch again and again.
-_GC_THRESHOLD = (50_000, 20, 100)
-#: A model's thread gives the loop its turn back within this.
-_SWITCH_INTERVAL_S = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,25 +85,10 @@ class Role:
     asks_time: At | None = None
     """Where a record that says nothing is written first of all: its acknowledgement tells the broker's time before
     anything is decided by it. A machine's own clock may be seconds off."""
-    limits: Limits = Limits()  # noqa: RUF009  (frozen)
+    limits: Limits = DEFAULT_LIMITS
 
-
-#: glibc's malloc: buffers of this size and above are mapped, and given back when they are freed.
-_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES = -3, 128 << 10
 
 StatesFor = Callable[[StageLoop, BrokerClock], StatesFollower]
-
-
-def tune_interpreter() -> None:
-    """Once per process, after everything long-lived has been made."""
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    # Left alone, glibc takes them from the heap as soon as it has freed one, and the small things that then lie between
-    # them make the heap grow by megabytes a minute, though no more of it is used.
-    with contextlib.suppress(AttributeError, OSError):  # another malloc
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLD)
 
 
 class RoleService:

@@ -294,7 +294,7 @@ class MemoryWriter:
         self._log = log
         self.may_send: Callable[[], bool] = lambda: True
         self._stopped = False
-        self._held: list[tuple[asyncio.Future[Ack], Ack]] | None = None
+        self._held: list[tuple[At, asyncio.Future[Ack], Ack]] | None = None
 
     async def start(self) -> None:
         pass
@@ -315,14 +315,14 @@ class MemoryWriter:
         if self._held is None:
             future.set_result(ack)
         else:
-            self._held.append((future, ack))
+            self._held.append((at, future, ack))
         return future
 
     def drop(self, at: At) -> None:
         """Everything is on its way at once."""
 
     async def over(self, at: At) -> None:
-        waiting = [future for future, _ in self._held or () if not future.done()]
+        waiting = [future for to, future, _ in self._held or () if to == at and not future.done()]
         if waiting:
             await asyncio.wait(waiting)
 
@@ -331,6 +331,6 @@ class MemoryWriter:
 
     def release(self) -> None:
         held, self._held = self._held or [], None
-        for future, ack in held:
+        for _, future, ack in held:
             if not future.done():
                 future.set_result(ack)

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from streamserve.kafka.clients import KafkaGroupReader, KafkaLookups, KafkaReader
+from streamserve.kafka.clients import KafkaGroupReader, KafkaReader
+from streamserve.kafka.lookups import KafkaLookups
 from streamserve.kafka.ports import (
     At,
     Chunk,

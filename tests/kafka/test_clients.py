@@ -242,8 +242,8 @@ class Cancelled:
 
 
 async def test_a_client_that_cancels_itself_in_its_stop_cancels_nobody_else() -> None:
-    await clients._stopped(Cancelled())
-    stopping = asyncio.create_task(clients._stopped(Cancelled()))
+    await clients.stopped(Cancelled())
+    stopping = asyncio.create_task(clients.stopped(Cancelled()))
     stopping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await stopping

@@ -27,8 +27,8 @@ from streamserve.errors import BrokerError
 from streamserve.kafka import fencing, rawfetch
 from streamserve.kafka.brokers.options import BrokerOptions
 from streamserve.kafka.brokers.own import OwnBroker
-from streamserve.kafka.clients import KafkaLookups
 from streamserve.kafka.fencing import Fences, Transactions
+from streamserve.kafka.lookups import KafkaLookups
 from streamserve.kafka.once import read_spans
 from streamserve.kafka.ports import Ack, At, Chunk, Columns, Record
 from streamserve.kafka.rawfetch import RawFetcher, RawReader

@@ -19,7 +19,8 @@ import orjson
 import pytest
 
 from streamserve.kafka import admin
-from streamserve.kafka.clients import KafkaLookups, KafkaReader
+from streamserve.kafka.clients import KafkaReader
+from streamserve.kafka.lookups import KafkaLookups
 from streamserve.kafka.ports import At, Columns, Record
 from streamserve.kafka.roles import topics_of
 from streamserve.kafka.writer import KafkaWriter

@@ -420,8 +420,8 @@ class AggregatorStage:
             if n := len(self._unsettled(batch)):
                 effects.append(Count(what="resent", label="dlq", n=n))
                 letters = emit.letters
-                rest = unwritten(np.full(len(letters.offsets), letters.partition), event.written)
-                again = EmitDeadLetters(token=self._token(), letters=take_letters(letters, indices(rest)))
+                left = np.arange(event.written.get(letters.partition, 0), len(letters.offsets))
+                again = EmitDeadLetters(token=self._token(), letters=take_letters(letters, left))
                 self._send(batch, again, effects)
             return
         block = emit.predictions
