@@ -401,7 +401,10 @@ class Answering:
     def _refuse(self, desk: Desk, batch: Batch, missing: Missing, event: BatchFinished) -> list[Answered]:
         """The same verdict for all requests of a batch that had its call."""
         if batch.part_of >= 0:
+            is_over = self._is_over(desk, batch)
             desk.remove(batch.handles)
+            if is_over:
+                return []
         verdict = Verdict.all(len(batch), missing, event.error)
         if missing == Missing.ROW_ERROR:
             failure = Failure(
@@ -410,13 +413,17 @@ class Answering:
             verdict = replace(verdict, failures=dict.fromkeys(range(len(batch)), failure))
         return self._deliver(desk, batch, verdict)
 
+    def _is_over(self, desk: Desk, part: Batch) -> bool:
+        """Whether the request of a part was shed, revoked or given up meanwhile: it has its answer."""
+        return part.part_of not in desk.rows_taken or part.part_of < self._table.base
+
     def _finish_part(self, desk: Desk, batch: Batch, outputs: Outputs, duration_ms: int) -> Iterator[Answered]:
         """Keep a part's rows; answer when all parts of the request are there."""
         handle = batch.part_of
         checked = check_outputs(outputs, batch.n_rows)
-        if handle not in desk.rows_taken or handle < self._table.base:
+        if self._is_over(desk, batch):
             desk.remove(batch.handles)
-            return  # shed, revoked or given up meanwhile
+            return
         if checked.missing[0] != Missing.PRESENT:
             desk.remove(batch.handles)
             yield from self._build(desk, batch, Verdict(missing=checked.missing, details=checked.details))

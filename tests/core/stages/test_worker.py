@@ -11,7 +11,17 @@ from streamserve.core.stage import Stage
 from streamserve.core.stages.worker import WorkerStage
 from streamserve.testing.laws import check_laws
 from tests.core import kit
-from tests.core.stages.serving_case import CODECS, TIGHT, Partition, ServingLaws, model_rules, rules
+from tests.core.stages.serving_case import (
+    CODECS,
+    MODELS,
+    PLAIN,
+    RAISES,
+    TIGHT,
+    Partition,
+    ServingLaws,
+    model_rules,
+    rules,
+)
 from tests.effort import examples
 
 
@@ -66,3 +76,17 @@ def test_a_failed_send_of_several_partitions_is_made_again_for_those_still_owned
     effects = stage.handle(Produced(token=again.token), kit.START_MS + 71)
     assert kit.settled(effects) == [0]
     assert stage.idle
+
+
+def test_a_large_request_that_is_shed_while_a_part_of_it_is_run_is_not_answered_again_when_that_fails() -> None:
+    laws = TightLaws()
+    for event in laws.first_events():
+        laws.give(event)
+    raises = [RAISES] + [PLAIN] * 8  # one row more than a call may have
+    laws.give(laws.event_of(("requests", 0, [(raises, "r", 0, 1)], 1)))
+    laws.give(laws.event_of(("requests", 0, [([PLAIN], "r", 20, 1)] * 3, 3)))
+    shed = [
+        emit for emit in laws.unacknowledged.values() if isinstance(emit, EmitAnswers) and 0 in emit.answers.offsets
+    ]
+    assert {emit.answers.model for emit in shed} == set(MODELS), "the queue was too short for it"
+    laws.teardown()
