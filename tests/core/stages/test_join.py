@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from streamserve.core.effects import (
     Settle,
 )
 from streamserve.core.events import Drain, Event, FeedbackFetched, ProduceFailed, Revoked, Tick
+from streamserve.core.records import OutcomeRecord
 from streamserve.core.stages.join import JoinStage
 from streamserve.testing.laws import StageLaws, check_laws
 from tests.core.stages.learning_case import (
@@ -438,6 +440,12 @@ SEED = st.tuples(
 )
 
 
+def own(outcomes: Iterable[OutcomeRecord]) -> list[tuple[int, int]]:
+    """Feedback of outcomes, by its place; forwarded records name their origin, of which there may be several copies:
+    those are left to other checks."""
+    return [outcome.feedback for outcome in outcomes if outcome.feedback[0] == outcome.ref[0]]
+
+
 class JoinLaws(StageLaws):
     """Two of three partitions are owned; refs point everywhere, some twice."""
 
@@ -485,10 +493,9 @@ class JoinLaws(StageLaws):
         return [(record.partition, record.offset) for record in event.feedback.records]
 
     def carries(self, effect: Effect) -> list[tuple[int, int]]:
-        """Outcomes of forwarded records name their origin; those are left to the other checks."""
         match effect:
             case EmitOutcomes():
-                return [o.feedback for o in effect.outcomes if o.feedback[0] == o.ref[0]]
+                return own(effect.outcomes)
             case EmitDeadLetters():
                 return [(effect.letters.partition, offset) for offset in effect.letters.offsets.tolist()]
             case ForwardFeedback():
@@ -502,7 +509,7 @@ class JoinLaws(StageLaws):
         if isinstance(effect, EmitOutcomes) and token % 2:
             half = effect.outcomes[: (len(effect.outcomes) + 1) // 2]
             written = {half[0].to_partition: len(half)}
-            self.in_the_log.update(outcome.feedback for outcome in half)
+            self.in_the_log.update(own(half))
         return ProduceFailed(token=token, error="not taken", written=written)
 
     def is_of(self, effect: Effect, partition: int) -> bool:
@@ -529,7 +536,7 @@ class JoinLaws(StageLaws):
             assert len({outcome.to_partition for outcome in outcomes.outcomes}) == 1, (
                 "what fails in part, fails by place"
             )
-            again = self.in_the_log & {outcome.feedback for outcome in outcomes.outcomes}
+            again = self.in_the_log & set(own(outcomes.outcomes))
             assert not again, f"in the log, and sent again: {again}"
         for forward in of_kind(effects, ForwardFeedback):
             assert forward.forward.to_partition != forward.forward.record.partition
