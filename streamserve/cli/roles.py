@@ -13,7 +13,7 @@ import typer
 from streamserve.kafka import logs
 from streamserve.kafka.roles import Start, run_aggregate, run_learn, run_worker
 from streamserve.settings import load_settings
-from streamserve.supervisor.parent import TellsSupervisor, wait_for_go, watch_parent
+from streamserve.supervisor.parent import TellsSupervisor, has_twin, wait_for_go, watch_parent
 
 Config = Annotated[Path, typer.Argument(help="The app's config, a TOML file.")]
 Instance = Annotated[
@@ -57,7 +57,13 @@ def learn(config: Config, instance: Instance = None, metrics_port: Port = None, 
 
 
 def _start(instance: str | None, metrics_port: int | None, status_file: Path | None) -> Start:
-    return Start(instance=instance, metrics_port=metrics_port, status_file=status_file, loaded=wait_for_go)
+    return Start(
+        instance=instance,
+        metrics_port=metrics_port,
+        status_file=status_file,
+        loaded=wait_for_go,
+        has_twin=has_twin,
+    )
 
 
 def _run(role: str, work: Coroutine[Any, Any, None]) -> None:

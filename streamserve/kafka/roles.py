@@ -58,13 +58,28 @@ class Start:
     """Gets one line of JSON once the role serves."""
     loaded: Callable[[], None] = lambda: None
     """Called, and waited for, when all is loaded that needs no broker."""
+    has_twin: Callable[[], bool] = lambda: False
+    """Whether another process, loaded already, joins under the same name as soon as this one has ended."""
+
+
+class _HandOver:
+    """Whether this process leaves its partitions to its twin. One that stops in order does: no others are moved then.
+    After an error it gives them up: its twin may be kept waiting."""
+
+    def __init__(self, start: Start) -> None:
+        self._has_twin = start.has_twin
+        self.in_order = False
+
+    def __call__(self) -> bool:
+        return self.in_order and self._has_twin()
 
 
 class _Kafka:
     """`Connections` to a Kafka."""
 
-    def __init__(self, settings: Settings, options: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Settings, options: Mapping[str, Any], hands_over: _HandOver) -> None:
         self._settings = settings
+        self._hands_over = hands_over
         self._group = settings.group
         self._options = options
 
@@ -77,6 +92,7 @@ class _Kafka:
             session_timeout_ms=self._group.session_timeout_ms,
             heartbeat_interval_ms=self._group.heartbeat_interval_ms,
             committed_only=committed_only,
+            hands_over=self._hands_over,
         )
 
     def reader(self) -> LogReader:
@@ -108,12 +124,13 @@ async def run_worker(settings: Settings, pool: str, start: Start = Start()) -> N
     """
     runtimes = load_pool(settings, pool)
     start.loaded()
-    app = await _app(settings)
+    hands_over = _HandOver(start)
+    app = await _app(settings, hands_over)
     role = worker_role(app, pool, runtimes, start.instance)
     service = role_service(
         app, role, instance=_instance(app, f"worker-{pool}", start), metrics_port=_port(settings, start)
     )
-    await _serve([service], start, warmer(runtimes))
+    await _serve([service], start, hands_over, warmer(runtimes))
 
 
 async def run_aggregate(settings: Settings, start: Start = Start()) -> None:
@@ -124,20 +141,22 @@ async def run_aggregate(settings: Settings, start: Start = Start()) -> None:
             'Start `streamserve worker`, or set [app] fused = "never"'
         )
     start.loaded()
-    app = await _app(settings)
+    hands_over = _HandOver(start)
+    app = await _app(settings, hands_over)
     service = role_service(
         app,
         aggregator_role(app),
         instance=_instance(app, "aggregate", start),
         metrics_port=_port(settings, start),
     )
-    await _serve([service], start, None)
+    await _serve([service], start, hands_over)
 
 
 async def run_learn(settings: Settings, start: Start = Start()) -> None:
     """Join feedback with predictions and learn from it: two stages in one process. Raises as `run_worker`."""
     start.loaded()
-    app = await _app(settings)
+    hands_over = _HandOver(start)
+    app = await _app(settings, hands_over)
     joining = role_service(
         app, join_role(app), instance=_instance(app, "join", start), follows_states=False, metrics_port=None
     )
@@ -149,7 +168,7 @@ async def run_learn(settings: Settings, start: Start = Start()) -> None:
         metrics_port=_port(settings, start),
         beside=[joining],
     )
-    await _serve([updating, joining], start, None)
+    await _serve([updating, joining], start, hands_over)
 
 
 def _instance(app: App, kind: str, start: Start) -> str | None:
@@ -160,7 +179,7 @@ def _port(settings: Settings, start: Start) -> int:
     return settings.metrics.port if start.metrics_port is None else start.metrics_port
 
 
-async def _app(settings: Settings) -> App:
+async def _app(settings: Settings, hands_over: _HandOver) -> App:
     servers = settings.broker.bootstrap_servers
     if not servers:
         raise ConfigError(
@@ -172,10 +191,15 @@ async def _app(settings: Settings) -> App:
     await admin.verify(servers, declared, security, config=str(settings.path))
     options = {"bootstrap_servers": servers, **security}
     retention_ms = min(topic.retention_ms or 0 for topic in declared if topic.spec.kind is Kind.EPOCHS)
-    return app_of(settings, _Kafka(settings, options), retention_ms)
+    return app_of(settings, _Kafka(settings, options, hands_over), retention_ms)
 
 
-async def _serve(services: list[RoleService], start: Start, warm: Callable[[Runner], Any] | None) -> None:
+async def _serve(
+    services: list[RoleService],
+    start: Start,
+    hands_over: _HandOver,
+    warm: Callable[[Runner], Any] | None = None,
+) -> None:
     """Run the services of one process; the first to die stops the others. The first one's port is told."""
     waiting = {service.role.name for service in services}
     first = services[0]
@@ -189,7 +213,11 @@ async def _serve(services: list[RoleService], start: Start, warm: Callable[[Runn
         for service in services:
             service.request_stop()
 
-    with stopping_by_signal(stop):
+    def stop_in_order() -> None:
+        hands_over.in_order = True
+        stop()
+
+    with stopping_by_signal(stop_in_order):
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(service.run(partial(serving, service), warm)) for service in services]
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

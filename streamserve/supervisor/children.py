@@ -129,7 +129,8 @@ class Child:
             self._process, self._port, self._status = None, None, None
             self._give_up_on_first_start(process, code)
             self._restarts += 1
-            wait_s = self._backoff.after(served_s)
+            stopped_in_order = served_s > 0 and code == 0  # by a person: nothing is wrong with it
+            wait_s = 0.0 if stopped_in_order else self._backoff.after(served_s)
             self._tell_end(process, code, wait_s)
             self._state = State.WAITING
             with suppress(TimeoutError):
@@ -170,6 +171,7 @@ class Child:
         if self._spare is not None:
             self._spare.kill()
         if self._process is not None and not self._process.exited.done():
+            self._process.has_twin(False)
             self._state = State.STOPPING
             await self._end(self._process, timeout_s, hurry)
         if self._spare is not None:
@@ -247,6 +249,14 @@ class Child:
             spare = self._spare = self._start()
             await self._first_of(spare, spare.warm)
         self._spare_loading = None
+        if spare.warm.is_set():
+            spare.exited.add_done_callback(lambda _: self._tell_twin())
+            self._tell_twin()
+
+    def _tell_twin(self) -> None:
+        """To the process that serves: whether it may leave its partitions to a spare."""
+        if self._process is not None and not self._stopping.is_set():
+            self._process.has_twin(self._spare is not None and not self._spare.exited.done())
 
     def _take_spare(self) -> ChildProcess | None:
         spare, self._spare = self._spare, None

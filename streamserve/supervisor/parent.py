@@ -1,7 +1,8 @@
-"""The child's side of its supervisor, over one inherited socket; without a supervisor both calls do nothing.
+"""The child's side of its supervisor, over one inherited socket; without a supervisor these calls do nothing.
 
 The kernel closes the supervisor's end when the supervisor ends, however it ends: then the child stops, too. Over the
 same socket a child says what it is doing, and that it has done all that needs no broker; then it waits for its turn.
+While it serves it is told whether a twin waits to take its place, under its name, as soon as it has ended.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from streamserve.errors import ConfigError
 PARENT_FD = "STREAMSERVE_PARENT_FD"
 WARM = b"w"
 GO = b"g"
+TWIN = b"t"
+ALONE = b"a"
 #: Before a line of text: what the child is doing.
 DOING = b"d"
 #: The `action` of log lines that say what a role is doing while it does not serve yet (`kafka.hosting`).
@@ -33,11 +36,16 @@ class _Watch:
     def __init__(self, line: socket.socket) -> None:
         self.line = line
         self.may_go = threading.Event()
+        self.has_twin = False
 
     def run(self) -> None:
         with suppress(OSError):  # a reset is an end, too
-            while self.line.recv(1) == GO:
-                self.may_go.set()
+            while said := self.line.recv(1):
+                if said == GO:
+                    self.may_go.set()
+                else:
+                    self.has_twin = said == TWIN
+        self.has_twin = False
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_S)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -89,3 +97,8 @@ def wait_for_go() -> None:
         with suppress(OSError):  # the supervisor has ended: the watch ends this process
             watch.line.send(WARM)
         watch.may_go.wait()
+
+
+def has_twin() -> bool:
+    """Whether a loaded process waits to take the place of this one, under its name, as soon as this one has ended."""
+    return any(watch.has_twin for watch in _watches)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from streamserve.errors import StreamserveError
 from streamserve.supervisor.logfile import LogFile
-from streamserve.supervisor.parent import DOING, GO, PARENT_FD, WARM
+from streamserve.supervisor.parent import ALONE, DOING, GO, PARENT_FD, TWIN, WARM
 
 KEPT_LINES = 40
 _KEPT_LINE_BYTES = 2_000
@@ -85,8 +85,15 @@ class ChildProcess:
 
     def go(self) -> None:
         """Let it serve; it may not have asked yet."""
+        self._say(GO)
+
+    def has_twin(self, waits: bool) -> None:
+        """Tell it whether a loaded process waits to take its place."""
+        self._say(TWIN if waits else ALONE)
+
+    def _say(self, word: bytes) -> None:
         with suppress(OSError):  # it has died
-            self._line.send(GO)
+            self._line.send(word)
 
     def served_port(self) -> int | None:
         """The port of its pages once it serves, as it says in its status file."""

@@ -25,9 +25,9 @@ from tests.processes import alive
 TIMEOUT_S = 30.0
 #: What a role does, as its supervisor sees it. The config is a JSON file of orders.
 PROGRAM = """
-import json, logging, os, signal, subprocess, sys
+import json, logging, os, signal, subprocess, sys, time
 from pathlib import Path
-from streamserve.supervisor.parent import TellsSupervisor, wait_for_go, watch_parent
+from streamserve.supervisor.parent import TellsSupervisor, has_twin, wait_for_go, watch_parent
 
 watch_parent()
 orders = json.loads(Path(sys.argv[2]).read_text())
@@ -51,8 +51,12 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN if orders.get("deaf") else lambda *
 file = Path(sys.argv[sys.argv.index("--status-file") + 1])
 file.with_suffix(".part").write_text(json.dumps({"metrics_port": 1234, "pid": os.getpid()}))
 file.with_suffix(".part").replace(file)
+had = False
 while True:
-    signal.pause()
+    if had != has_twin():
+        had = not had
+        print("twin" if had else "alone", flush=True)
+    time.sleep(0.01)
 """
 
 
@@ -213,6 +217,56 @@ def test_a_dead_spare_is_not_waited_for(tmp_path: Path) -> None:
         os.kill(one.pid, signal.SIGKILL)
         await until(lambda: bool(one.ears.events("restarted")))
         assert one.pid != spare.pid
+        await one.stop()
+
+    run(case)
+
+
+def test_whoever_serves_is_told_whether_a_spare_waits(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path, spares=True)
+
+        def told() -> list[str]:
+            return [word for line in one.ears.lines if (word := line.rpartition(" ")[2]) in ("twin", "alone")]
+
+        await one.serving()
+        one.house.spares_wanted.set()
+        await until(lambda: told() == ["twin"])
+        first = one.pid
+        os.kill(first, signal.SIGTERM)
+        await until(lambda: told() == ["twin", "twin"])
+        assert one.pid != first
+        assert one.child._spare is not None
+        os.kill(one.child._spare.pid, signal.SIGKILL)
+        await until(lambda: told() == ["twin", "twin", "alone"])
+        await one.stop()
+
+    run(case)
+
+
+def test_one_that_goes_with_its_supervisor_has_no_twin(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path, spares=True, deaf=True)
+        await one.serving()
+        one.house.spares_wanted.set()
+        await until(lambda: any(line.endswith(" twin") for line in one.ears.lines))
+        stopping = asyncio.ensure_future(one.child.stop(TIMEOUT_S, one.hurry))
+        await until(lambda: any(line.endswith(" alone") for line in one.ears.lines))
+        one.hurry.set()
+        await stopping
+        await one.keeping
+
+    run(case)
+
+
+def test_one_that_is_stopped_in_order_again_and_again_is_never_waited_with(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path)
+        await one.serving()
+        for ends in range(1, 4):
+            os.kill(one.pid, signal.SIGTERM)
+            await until(lambda ends=ends: len(one.ears.events("restarted")) == ends)
+        assert [news.facts["restarts_in_s"] for news in one.ears.events("exited")] == [0.0, 0.0, 0.0]
         await one.stop()
 
     run(case)

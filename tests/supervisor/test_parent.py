@@ -14,7 +14,7 @@ import pytest
 
 from streamserve.errors import ConfigError
 from streamserve.supervisor import parent
-from streamserve.supervisor.parent import DOING, GO, PARENT_FD, WARM, wait_for_go, watch_parent
+from streamserve.supervisor.parent import ALONE, DOING, GO, PARENT_FD, TWIN, WARM, has_twin, wait_for_go, watch_parent
 
 TIMEOUT_S = 30.0
 WATCHED = "from streamserve.supervisor import parent\nparent.watch_parent()\n"
@@ -80,6 +80,22 @@ def test_a_turn_given_early_is_not_lost() -> None:
         assert first_line(process) == "gone on"
 
 
+@pytest.mark.parametrize(("said", "has"), [(b"", "False"), (TWIN, "True"), (TWIN + ALONE, "False")])
+def test_a_child_knows_whether_a_twin_waits(said: bytes, has: str) -> None:
+    with child(WATCHED + "parent.wait_for_go()\nprint(parent.has_twin(), flush=True)\n") as (process, line):
+        line.send(said + GO)
+        assert first_line(process) == has
+
+
+def test_a_child_whose_supervisor_has_gone_has_no_twin() -> None:
+    told = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: print(parent.has_twin(), flush=True))\n"
+    with child(WATCHED + told + "parent.wait_for_go()\n" + WAITS) as (process, line):
+        line.send(TWIN + GO)
+        assert first_line(process) == "here"
+        line.close()
+        assert first_line(process) == "False"
+
+
 def test_a_child_says_what_it_is_doing() -> None:
     program = "parent.tell_doing('loading\\nmodel ' + 'ü' * 400)\nparent.wait_for_go()\n"
     with child(WATCHED + program) as (_, line), line.makefile("rb") as said:
@@ -105,6 +121,7 @@ def test_without_a_supervisor_nothing_happens(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv(PARENT_FD, raising=False)
     watch_parent()
     wait_for_go()
+    assert not has_twin()
     assert parent._watches == []
 
 
