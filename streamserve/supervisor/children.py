@@ -206,8 +206,24 @@ class Child:
             return 0.0
         self._begin_serving(process)
         served_from_s = loop.time()
+        handing_over = asyncio.ensure_future(self._hand_over(process))
         await asyncio.wait({process.exited})
+        handing_over.cancel()
         return loop.time() - served_from_s
+
+    async def _hand_over(self, process: ChildProcess) -> None:
+        """Once it is asked to stop it serves on until its spare is ready; the spare joins as soon as it has left."""
+        await self._first_of(process, process.leaves)
+        spare = self._spare
+        if spare is None or self._stopping.is_set():  # it has been told, or will be, that it is alone
+            return
+        spare.prepare()
+        await self._first_of(spare, spare.prepared)
+        if not spare.exited.done():
+            process.twin_is_ready()
+            await self._first_of(process, process.over)
+            if process.over.is_set() and not self._stopping.is_set():
+                spare.go()
 
     async def _first_of(self, process: ChildProcess, event: asyncio.Event) -> None:
         waiting: asyncio.Future[Any] = asyncio.ensure_future(event.wait())

@@ -513,6 +513,49 @@ async def test_a_member_whose_lease_is_over_does_not_even_drain() -> None:
         assert not any(isinstance(event, Drain) for event in stage.events)
 
 
+async def test_a_process_does_all_but_join_until_it_is_its_turn() -> None:
+    log, turn = MemoryLog(dict.fromkeys(ALL, 1)), asyncio.Event()
+    put(log, 0, b"a")
+    service, _, _ = service_on(log, CopyStage())
+
+    async def its_turn() -> None:
+        await turn.wait()
+
+    service.may_join = its_turn
+    task = asyncio.create_task(service.run(lambda _port: None, None))
+    await until(lambda: service.not_ready() == ["the group is not joined yet"])
+    assert not log.group("a.terminal", TOPICS.requests).members
+    turn.set()
+    await until(lambda: written(log) == [b"a"])
+    service.request_stop()
+    await task
+
+
+async def never_its_turn() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_process_that_waits_for_its_turn_stops_without_having_joined() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    service, _, _ = service_on(log, CopyStage())
+    service.may_join = never_its_turn
+    task = asyncio.create_task(service.run(lambda _port: None, None))
+    await until(lambda: service.not_ready() == ["the group is not joined yet"])
+    service.request_stop()
+    await task
+    assert not log.group("a.terminal", TOPICS.requests).members
+
+
+async def test_a_part_that_dies_while_a_process_waits_for_its_turn_stops_it() -> None:
+    service, _, _ = service_on(MemoryLog(dict.fromkeys(ALL, 1)), CopyStage())
+    service.may_join = never_its_turn
+    task = asyncio.create_task(service.run(lambda _port: None, None))
+    await until(lambda: service.not_ready() == ["the group is not joined yet"])
+    service._tasks["loop"].cancel()
+    with pytest.raises(StreamserveError, match="part 'loop' died"):
+        await task
+
+
 async def test_a_process_knows_the_brokers_time_before_it_decides_anything() -> None:
     """Its machine's clock may be seconds off: every deadline would be."""
     behind_s = 20.0
