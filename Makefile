@@ -37,7 +37,7 @@ test-long: $(VENV)/.base  ## what takes hours at worst: every planted fault hunt
 	$(BIN)/python -m pytest -m long
 
 test-fast: $(VENV)/.base  ## the tests that need neither broker nor torch
-	$(BIN)/python -m pytest -m 'not broker and not torch and not slow and not long' --hypothesis-profile=fast
+	$(BIN)/python -m pytest -m 'not broker and not torch and not slow and not long' --hypothesis-profile=fast -n auto
 
 check: $(VENV)/.base  ## format, lint, types, import contracts, generated files
 	$(BIN)/ruff format --check .
