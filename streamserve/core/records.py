@@ -154,3 +154,8 @@ class StateRecord:
     """Epoch of this state's record before."""
     covers: int = 0
     """Snapshots only: epochs offset below which the partition is fully in snapshots."""
+
+    @property
+    def included(self) -> int:
+        """Offset below which the outcomes of its own partition are included: what tells which of two is newer."""
+        return self.includes.get(self.partition, 0)

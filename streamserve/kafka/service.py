@@ -13,7 +13,7 @@ from streamserve.core.bounds import Fill, fullest
 from streamserve.core.events import BatchFinished
 from streamserve.core.stage import Stage
 from streamserve.errors import BrokerError, StreamserveError
-from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.clock import SURE_MS, BrokerClock
 from streamserve.kafka.http import Pages, StatusServer
 from streamserve.kafka.interpreter import tune_interpreter
 from streamserve.kafka.loop import DEFAULT_LIMITS, Limits, StageLoop, Wiring
@@ -37,8 +37,6 @@ DRAIN_FINISH_MS = 5_000
 _RETRACT_S = 1.0
 _END_S = 1.0
 _TIME_ASKS = 4
-#: An answer that leaves the time open within more than this is asked for again.
-_FAR_MS = 150.0
 LIVENESS_MS = 10_000
 _PULSE_S = 1.0
 
@@ -293,14 +291,14 @@ class RoleService:
             self._spawn("sweep", self.sweeper.run())
 
     async def _ask_time(self, at: At) -> None:
-        """Until the answer is good enough; a slow broker's tells little. Raises BrokerError where none is taken."""
+        """Until the answer is sure enough; one that took long tells little. Raises BrokerError where none is taken."""
         for left in reversed(range(_TIME_ASKS)):
             try:
                 await self._write(at, Record(key=b"clock", value=None))
             except BrokerError:
                 if not left:
                     raise
-            if self.clock.bound_ms <= _FAR_MS:
+            if self.clock.bound_ms <= SURE_MS:
                 return
 
     async def _write(self, at: At, record: Record) -> None:

@@ -18,13 +18,13 @@ from streamserve.core.messages import I64, AnyArray, Outputs, Requests
 from streamserve.core.records import StateRecord
 from streamserve.errors import StreamserveError, TopicsDiffer
 from streamserve.kafka import service as service_module
-from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.clock import SURE_MS, BrokerClock
 from streamserve.kafka.loop import Wiring
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.once import ExactlyOnce
 from streamserve.kafka.perform import Encoders, Topics
 from streamserve.kafka.plan import Plan
-from streamserve.kafka.ports import At, Chunk, Columns, Committed, Record
+from streamserve.kafka.ports import Ack, At, Chunk, Columns, Committed, Record, RecordColumns
 from streamserve.kafka.service import Clients, Role, RoleService
 from streamserve.kafka.tasks import ended
 from streamserve.runtimes.base import Runtime
@@ -566,6 +566,30 @@ async def test_a_process_knows_the_brokers_time_before_it_decides_anything() -> 
         assert abs(clock.now_ms() - time.time() * 1000) < 1_000
     (asked,) = log.records("a.models.v1")[0]
     assert (asked.key, asked.value) == (b"clock", None)
+
+
+async def test_an_answer_that_took_long_is_not_all_that_a_process_knows_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It leaves the time open within as much: what is decided by it would be off by that."""
+    log = MemoryLog(dict.fromkeys((*ALL, "a.models.v1"), 1))
+    clock = BrokerClock()
+    service, writer, _ = service_on(log, CopyStage(), clock=clock, asks_time=At("a.models.v1", 0))
+    at_once = writer.send
+    slow_ms = [120.0, 80.0]
+
+    def send(at: At, records: RecordColumns) -> asyncio.Future[Ack]:
+        future = at_once(at, records)
+        if not slow_ms:
+            return future
+        late: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(slow_ms.pop(0) / 1000, late.set_result, future.result())
+        return late
+
+    monkeypatch.setattr(writer, "send", send)
+    async with running(service):
+        assert clock.bound_ms <= SURE_MS
+    assert len(log.records("a.models.v1")[0]) == 3
 
 
 async def test_a_model_that_is_not_warm_keeps_the_process_from_being_ready() -> None:
