@@ -120,9 +120,7 @@ class _RouteStates:
         self._steps: list[_State] = []  # by time; epochs rise too
         self._step_ms: list[int] = []
         self._cut = False  # states before the oldest one are not known any more
-        self._forgotten: dict[
-            int, int
-        ] = {}  # partition -> how many of its outcomes were held by states that are forgotten
+        self._forgotten: dict[int, int] = {}  # partition -> outcomes held by states that are forgotten
 
     def __len__(self) -> int:
         return len(self._states)
