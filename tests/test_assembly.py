@@ -114,5 +114,5 @@ def test_policies_take_the_options_that_are_given_and_their_own_defaults() -> No
 
 
 def test_a_policy_that_nobody_has_is_refused() -> None:
-    with pytest.raises(ConfigError, match='there is no policy "clever"; allowed: static, hedge, exp3'):
+    with pytest.raises(ConfigError, match='there is no policy "clever"; allowed: static, ab, hedge, leader'):
         make_policy(OtherPolicy(name="clever"))

@@ -33,6 +33,7 @@ COMMANDS = {
     "up": Lazy("up", "up", "Run an app: a Kafka of its own, the topics and every role."),
     "topics": Lazy("topics", "app", "The app's topics on its Kafka: create, plan, check."),
     "broker": Lazy("broker", "app", "A real Kafka of our own: start, stop, status."),
+    "policies": Lazy("policies", "policies", "The policies that a route may have, and when to use each."),
     "worker": Lazy("roles", "worker", "One worker process of a pool."),
     "aggregate": Lazy("roles", "aggregate", "One aggregator process."),
     "learn": Lazy("roles", "learn", "One learner process."),

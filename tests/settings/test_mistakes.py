@@ -76,14 +76,14 @@ MISTAKES = [
         'name = "hedge"',
         'name = "hegde"',
         "policy",
-        'there is no policy "hegde"; allowed: static, hedge, exp3',
+        'there is no policy "hegde"; allowed: static, ab, hedge, leader',
         'did you mean "hedge"?',
     ),
     (
         '{ name = "hedge", eta',
         "{ eta",
         "policy",
-        "routes.digits.policy.name is missing; allowed: static, hedge, exp3",
+        "routes.digits.policy.name is missing; allowed: static, ab, hedge, leader",
         "",
     ),
     (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,6 +34,8 @@ class Hedge:
     neither rises nor falls by being absent (sleeping experts, Freund et al. 1997); without it a silent model's losses
     would fade away and it would win. Raises ConfigError on impossible parameters.
     """
+
+    when_to_use: ClassVar[str] = "All models may be asked and labels come: an ensemble. The default choice."
 
     eta: float = 0.3
     half_life_events: float | None = 350.0
