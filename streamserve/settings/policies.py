@@ -53,6 +53,9 @@ class HedgePolicy(_Policy):
     name: Literal["hedge"] = Field(description="All models are asked; weights follow the losses that feedback shows.")
     eta: _Rate | None = Field(default=None, description="Learning rate: how fast weights follow losses.")
     half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "loss")
+    least: _Share | None = Field(
+        default=None, description="Of the best model's weight; none falls below it, so a mended model comes back soon."
+    )
 
 
 class LeaderPolicy(_Policy):

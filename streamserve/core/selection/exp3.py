@@ -35,7 +35,7 @@ class Exp3:
     when_to_use: ClassVar[str] = "As exp3ix, as in the paper: unbiased, but one unlucky draw weighs much."
 
     eta: float = 0.1
-    gamma: float = 0.02
+    gamma: float = 0.01
     half_life_events: float | None = None
     """Outcomes after which a loss counts half; None: nothing is forgotten."""
 

@@ -33,8 +33,8 @@ class Exp3IX:
 
     when_to_use: ClassVar[str] = "One model may be asked a request, only its answer is judged, and models may break."
 
-    eta: float = 0.1
-    gamma: float = 0.02
+    eta: float = 0.05
+    gamma: float = 0.01
     half_life_events: float | None = 5_000.0
     """Outcomes after which a loss counts half; None: nothing is forgotten."""
 

@@ -37,7 +37,7 @@ class Leader:
     )
 
     shadow: float = 0.05
-    half_life_events: float | None = 350.0
+    half_life_events: float | None = 250.0
     """Outcomes after which a reward counts half; None: nothing is forgotten."""
     prior: float = 10.0
     """Answers of the common mean that each model's own mean is mixed with."""

@@ -33,7 +33,7 @@ class Thompson:
 
     when_to_use: ClassVar[str] = "One model may be asked a request; explores no more than what is not known is worth."
 
-    gamma: float = 0.02
+    gamma: float = 0.01
     half_life_events: float | None = 1_000.0
     """Outcomes after which a reward counts half; None: nothing is forgotten."""
 

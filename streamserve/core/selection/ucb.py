@@ -35,7 +35,7 @@ class UCB:
         "Rewards come at once and the log need not answer what another policy would have earned."
     )
 
-    width: float = 0.1
+    width: float = 0.05
     half_life_events: float | None = 2_000.0
     """Outcomes after which a reward counts half; None: nothing is forgotten."""
 

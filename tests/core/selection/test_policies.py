@@ -56,6 +56,7 @@ BUILT_IN = [
     UCB(half_life_events=1.0),
     Hedge(),
     Hedge(eta=2.0, half_life_events=None),
+    Hedge(least=0.0),
     Exp3(),
     Exp3(eta=0.5, gamma=0.0, half_life_events=50),
 ]
@@ -160,6 +161,7 @@ def test_registry_holds_the_built_ins_by_name() -> None:
         (lambda: Hedge(eta=0), "hedge: eta must be a number above 0"),
         (lambda: Hedge(eta=math.nan), "eta"),
         (lambda: Hedge(half_life_events=0.5), "half_life_events must be a number of at least 1"),
+        (lambda: Hedge(least=-0.1), "hedge: least"),
         (lambda: Exp3(gamma=1.0), "exp3: gamma must be at least 0 and below 1"),
         (lambda: Exp3(eta=-1), "exp3: eta"),
         (lambda: Exp3IX(gamma=-0.1), "exp3ix: gamma"),
@@ -202,6 +204,17 @@ def test_hedge_neither_rewards_nor_punishes_a_model_for_being_absent() -> None:
         state = policy.learn(state, outcome_of({"a": float(turn % 5 == 0), "b": 1.0}, chosen=("a", "b", "c")))
     after = policy.distribution(state, ("a", "b", "c")).weights[2]
     assert before / 3 < after < before * 3
+
+
+def test_hedge_keeps_a_model_that_is_always_wrong_within_reach() -> None:
+    policy = Hedge(eta=0.5, half_life_events=None, least=1e-3)
+    state = policy.initial(("a", "b"))
+    for _ in range(1_000):
+        state = policy.learn(state, outcome_of({"a": 0.0, "b": 1.0}, chosen=("a", "b")))
+    assert policy.distribution(state, ("a", "b")).weights[1] == pytest.approx(1e-3, rel=2e-3)
+    for _ in range(20):
+        state = policy.learn(state, outcome_of({"a": 1.0, "b": 0.0}, chosen=("a", "b")))
+    assert policy.distribution(state, ("a", "b")).weights[1] > 0.9
 
 
 def test_exp3_divides_by_the_logged_probability() -> None:
