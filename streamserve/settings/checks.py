@@ -189,6 +189,19 @@ def _weights(config: RawConfig) -> Iterator[Mistake]:
             yield Mistake(path=path, words=f"{dotted(path)}: at least one {word} must be above 0")
 
 
+def _guards(config: RawConfig) -> Iterator[Mistake]:
+    for route in config.names("routes"):
+        path: KeyPath = ("routes", route, "guard", "control")
+        models, control = config.names("routes", route, "models"), config.text(*map(str, path))
+        share = config.number("routes", route, "guard", "control_share")
+        if control is not None and control not in models:
+            words = f'{dotted(path)}: "{control}" is no model of the route; allowed: {listing(models)}'
+            yield Mistake(path=path, words=words + did_you_mean(control, models))
+        if control is None and share:
+            path = ("routes", route, "guard", "control_share")
+            yield Mistake(path=path, words=f"{dotted(path)} needs a model to give it to: guard.control")
+
+
 def _broker(config: RawConfig) -> Iterator[Mistake]:
     named = config.text("broker", "bootstrap_servers") is not None
     client: KeyPath = ("broker", "client")
@@ -229,6 +242,7 @@ _CHECKS = (
     _sources,
     _policies,
     _weights,
+    _guards,
     _broker,
     _heartbeats,
 )

@@ -22,7 +22,7 @@ def weights_of(policy: str, word: str, weights: Mapping[str, float] | None, mode
     """
     if weights is None:
         return [1.0] * len(models)
-    unknown = [name for name in weights if not any(_names(name, model) for model in models)]
+    unknown = [name for name in weights if not any(names_model(name, model) for model in models)]
     if unknown:
         raise ConfigError(f"policy {policy}: {word}s for unknown models {unknown}; the route has {list(models)}")
     found = [float(weights.get(model, weights.get(_bare(model), 0.0))) for model in models]
@@ -37,5 +37,6 @@ def _bare(model: str) -> str:
     return model.rpartition("@")[0] or model
 
 
-def _names(name: str, model: str) -> bool:
+def names_model(name: str, model: str) -> bool:
+    """Whether a config means this model id by this word: the id, or the name without a version."""
     return name in (model, _bare(model))
