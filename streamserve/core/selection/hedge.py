@@ -24,6 +24,7 @@ from streamserve.core.selection.sums import (
     load_sums,
     softmin,
     usable_losses,
+    within_reach,
 )
 
 
@@ -34,8 +35,7 @@ class Hedge:
     A model that did not answer (late, failed) is charged the weighted mean loss of those that did, so its weight
     neither rises nor falls by being absent (sleeping experts, Freund et al. 1997); without it a silent model's losses
     would fade away and it would win. A model that has long been wrong is kept at `least` of the best one's weight: its
-    sum stops there (what fixed share does for weights; Herbster and Warmuth 1998), so that when it is mended it is
-    found again in hundreds of feedbacks, not thousands. Raises ConfigError on impossible parameters.
+    sum stops there, so that it is soon found again when it is mended. Raises ConfigError on impossible parameters.
     """
 
     when_to_use: ClassVar[str] = "All models may be asked and labels come: an ensemble. The default choice."
@@ -74,9 +74,7 @@ class Hedge:
         sums = tuple(
             decay * total + losses.get(model, absent) for model, total in zip(state.models, state.losses, strict=True)
         )
-        if self.least > 0.0:
-            most = min(sums) - math.log(self.least) / self.eta
-            sums = tuple(min(total, most) for total in sums)
+        sums = within_reach(sums, self.eta, self.least)
         return LossSums(models=state.models, losses=sums, events=state.events + 1)
 
     def dump(self, state: LossSums) -> Mapping[str, Any]:

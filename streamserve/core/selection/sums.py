@@ -84,6 +84,18 @@ def fixed_point(shares: Sequence[float], at_least: int = 0) -> I64:
     return units + at_least
 
 
+def within_reach(losses: tuple[float, ...], eta: float, least: float) -> tuple[float, ...]:
+    """Losses so far above the least that the weight `exp(-eta * loss)` is below `least` of the best one's stop there.
+
+    What fixed share does for weights (Herbster and Warmuth 1998): a model that is mended, or the next best when the
+    best one fails, is found in hundreds of feedbacks, not thousands. `least` 0: no such bound.
+    """
+    if least <= 0.0:
+        return losses
+    most = min(losses) - math.log(least) / eta
+    return tuple(min(loss, most) for loss in losses)
+
+
 def usable_losses(losses: Mapping[str, float], models: Sequence[str]) -> dict[str, float]:
     """Losses of known models that are in [0, 1]; NaN and out-of-range ones teach nothing."""
     return {model: losses[model] for model in models if model in losses and 0.0 <= losses[model] <= 1.0}
