@@ -42,6 +42,8 @@ COMMANDS = {
     "tail": Lazy("client", "tail", "Follow a topic."),
     "show": Lazy("client", "show", "One request's story across the topics."),
     "dlq": Lazy("dlq", "app", "Dead letters: list, show, redrive, purge."),
+    "bandit": Lazy("bandit", "app", "What a policy would have earned, from the log."),
+    "outcomes": Lazy("outcomes", "app", "Decisions and what was really so: export a data set."),
     "simulate": Lazy("simulate", "simulate", "Play an app through faults drawn from seeds."),
     "chaos": Lazy("chaos", "chaos", "Do faults to an app under load and check its promises."),
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
+from streamserve.errors import ConfigError
 from streamserve.settings.fields import EnvironmentText, Flag, Float, Name, Weights, read_environment, words
 
 
@@ -85,9 +86,7 @@ class Exp3Policy(_Policy):
     name: Literal["exp3"] = Field(description="One model answers each request, drawn with a logged probability.")
     eta: _Rate | None = Field(default=None, description="Learning rate: how fast weights follow losses.")
     gamma: _Share | None = Field(default=None, description=_FLOOR)
-    half_life_events: _HalfLife | None = Field(
-        default=None, description=_HALF_LIFE[:-1] % "loss" + "; left out: nothing is forgotten."
-    )
+    half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "loss")
 
 
 class Exp3IXPolicy(_Policy):
@@ -172,3 +171,14 @@ PolicySettings = Annotated[
     BeforeValidator(_read),
     words("a policy's name, or a table of its name and options"),
 ]
+
+
+def read_policy(text: str) -> PolicySettings:
+    """A policy as a command line gives it: its name, or its table as JSON. Raises ConfigError on anything else."""
+    try:
+        read: PolicySettings = TypeAdapter(PolicySettings).validate_python(read_environment(EnvironmentText(text)))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"][1:])
+        raise ConfigError(f"{where}: {first['msg']}" if where else str(first["msg"])) from None
+    return read

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from streamserve.core.evaluation.estimates import (
     LEAST_EFFECTIVE,
@@ -14,9 +12,6 @@ from streamserve.core.evaluation.estimates import (
     direct,
     doubly_robust,
     evaluate,
-    ips,
-    merged,
-    snips,
 )
 
 K, N = 5, 2_000
@@ -104,23 +99,6 @@ def test_features_make_the_doubly_robust_interval_narrower() -> None:
     )
     plain, informed = doubly_robust(log), doubly_robust(log, x)
     assert informed.high - informed.low < 0.95 * (plain.high - plain.low)
-
-
-@given(st.integers(2, 200), st.integers(0, 10_000))
-def test_parts_say_what_the_whole_says(n: int, seed: int) -> None:
-    log = log_of(seed, np.full(K, 1 / K), np.array([0.6, 0.1, 0.1, 0.1, 0.1]), n=n)
-    cut = n // 2
-    parts = [
-        Logged(
-            actions=log.actions[rows],
-            probabilities=log.probabilities[rows],
-            rewards=log.rewards[rows],
-            wanted=log.wanted[rows],
-        )
-        for rows in (slice(0, cut), slice(cut, n))
-    ]
-    assert snips(merged(parts)) == snips(log)
-    assert ips(merged(parts)) == ips(log)
 
 
 def test_impossible_logs_are_refused() -> None:

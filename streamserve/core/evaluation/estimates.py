@@ -9,7 +9,6 @@ intervals that miss.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -151,13 +150,3 @@ def _normal(name: str, terms: F64, z: float) -> Estimate:
     n, value = len(terms), float(terms.mean())
     deviation = math.sqrt(float(((terms - value) ** 2).sum()) / max(n - 1, 1) / n)
     return Estimate(name=name, value=value, low=value - z * deviation, high=value + z * deviation)
-
-
-def merged(parts: Sequence[Logged]) -> Logged:
-    """Decisions of several partitions as one."""
-    return Logged(
-        actions=np.concatenate([part.actions for part in parts]),
-        probabilities=np.concatenate([part.probabilities for part in parts]),
-        rewards=np.concatenate([part.rewards for part in parts]),
-        wanted=np.concatenate([part.wanted for part in parts]),
-    )

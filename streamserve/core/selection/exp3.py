@@ -35,8 +35,8 @@ class Exp3:
     when_to_use: ClassVar[str] = "As exp3ix, as in the paper: unbiased, but one unlucky draw weighs much."
 
     eta: float = 0.1
-    gamma: float = 0.01
-    half_life_events: float | None = None
+    gamma: float = 0.002
+    half_life_events: float | None = 5_000.0
     """Outcomes after which a loss counts half; None: nothing is forgotten."""
 
     def __post_init__(self) -> None:
