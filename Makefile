@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: help setup demo test test-long test-fast check format bench clean-data
+.PHONY: help setup demo test test-long test-fast check format bench bench-learning clean-data
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -56,6 +56,9 @@ format: $(VENV)/.base  ## rewrite the sources as `check` wants them, and the gen
 bench: setup $(VENV)/.bench  ## throughput, CPU and latency beside a hand-written loop and Bytewax (BENCH=--quick)
 	$(BIN)/python -m benchmarks.core
 	$(BIN)/python -m benchmarks.tabular $(BENCH)
+
+bench-learning: $(VENV)/.base  ## how well and how fast the policies learn, beside the numbers to reach; no broker
+	$(BIN)/python -m benchmarks.learning
 
 clean-data: $(VENV)/.base  ## wipe what this project keeps outside the checkout (broker's data, caches) and the results
 	$(BIN)/python -m streamserve.places --wipe

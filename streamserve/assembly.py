@@ -8,6 +8,7 @@ from streamserve.core.bounds import Bounds
 from streamserve.core.desk import ModelRules
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection import Policy
+from streamserve.core.selection.guarded import Guarded, ShareLimits
 from streamserve.core.selection.registry import POLICIES
 from streamserve.errors import ConfigError
 from streamserve.runtimes import ModelSpec
@@ -68,6 +69,8 @@ def make_policy(chosen: PolicySettings) -> Policy:
 def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
     models = tuple(settings.model_id(model) for model in route.models)
     policy = make_policy(route.policy)
+    if route.guard is not None:
+        policy = Guarded(policy=policy, limits=ShareLimits(**route.guard.model_dump()))
     return Route(
         name=name,
         models=models,

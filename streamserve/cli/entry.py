@@ -33,6 +33,7 @@ COMMANDS = {
     "up": Lazy("up", "up", "Run an app: a Kafka of its own, the topics and every role."),
     "topics": Lazy("topics", "app", "The app's topics on its Kafka: create, plan, check."),
     "broker": Lazy("broker", "app", "A real Kafka of our own: start, stop, status."),
+    "policies": Lazy("policies", "policies", "The policies that a route may have, and when to use each."),
     "worker": Lazy("roles", "worker", "One worker process of a pool."),
     "aggregate": Lazy("roles", "aggregate", "One aggregator process."),
     "learn": Lazy("roles", "learn", "One learner process."),
@@ -41,6 +42,8 @@ COMMANDS = {
     "tail": Lazy("client", "tail", "Follow a topic."),
     "show": Lazy("client", "show", "One request's story across the topics."),
     "dlq": Lazy("dlq", "app", "Dead letters: list, show, redrive, purge."),
+    "bandit": Lazy("bandit", "app", "What a policy would have earned, from the log."),
+    "outcomes": Lazy("outcomes", "app", "Decisions and what was really so: export a data set."),
     "simulate": Lazy("simulate", "simulate", "Play an app through faults drawn from seeds."),
     "chaos": Lazy("chaos", "chaos", "Do faults to an app under load and check its promises."),
 }

@@ -7,6 +7,7 @@ and `draw` picks from it for thousands of requests in one step.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -31,7 +32,11 @@ class Distribution:
 
 
 class Policy(Protocol):
-    """Configuration of a policy; stateless. States are any immutable value."""
+    """Configuration of a policy; stateless. States are any immutable value.
+
+    Two more attributes may be there: `when_to_use`, a line for people, and `sticky_by_key`: where it is true, requests
+    of one record key draw alike.
+    """
 
     @property
     def name(self) -> str:
@@ -87,6 +92,21 @@ def draw(partition: I64, offsets: I64, salt: int) -> I64:
     start = (partition + 1).astype(np.uint64) * _GOLDEN + np.uint64(salt & _U64)
     mixed = _mix(_mix(offsets.astype(np.uint64) * _GOLDEN + start))
     return (mixed >> np.uint64(32)).astype(np.int64)
+
+
+def is_sticky(policy: Policy) -> bool:
+    """Whether requests of one key draw alike under this policy."""
+    return bool(getattr(policy, "sticky_by_key", False))
+
+
+def sticky_places(partition: I64, offsets: I64, keys: Sequence[bytes | None]) -> tuple[I64, I64]:
+    """Where a request with a key draws as if it stood: a place that only its key decides. `[n]` in and out.
+
+    No request stands there (the partition is -1), so keys and places never draw alike but by chance.
+    """
+    keyed = np.fromiter((key is not None for key in keys), np.bool_, len(keys))
+    hashes = np.fromiter((0 if key is None else zlib.crc32(key) for key in keys), np.int64, len(keys))
+    return np.where(keyed, -1, partition), np.where(keyed, hashes, offsets)
 
 
 def pick(distribution: Distribution, partition: I64, offsets: I64, salt: int) -> tuple[U64, I64]:

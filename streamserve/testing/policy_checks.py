@@ -1,6 +1,11 @@
-"""The conformance list of a policy: every policy passes it, built in or not.
+"""The conformance suite of a policy: every policy passes it, built in or not.
 
-`policy_laws(policy)` runs all; `POLICY_LAWS` names each, for a parametrised test.
+    from streamserve.testing.policy_checks import check_policy
+
+    def test_my_policy():
+        check_policy(MyPolicy())
+
+`check_policy` runs all; `POLICY_LAWS` names each, for a parametrised test.
 """
 
 from __future__ import annotations
@@ -12,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from streamserve.core.messages import PROBABILITY_ONE
+from streamserve.core.messages import MAX_MODELS_PER_ROUTE, PROBABILITY_ONE
 from streamserve.core.records import Decision, OutcomeRecord
 from streamserve.core.selection.base import Distribution, Policy, pick
+from streamserve.errors import ContractError
 
 MODELS = ("a@1", "b@1", "c@1", "d@1", "e@1")
 
@@ -107,6 +113,31 @@ def law_models_may_change(policy: Policy) -> None:
             _check_distribution(policy.distribution(policy.load(data, models), models), len(models))
 
 
+def law_any_number_of_models(policy: Policy) -> None:
+    """From 1 model to 64, as many as a route can have."""
+    for n in (1, 2, 33, MAX_MODELS_PER_ROUTE):
+        models = tuple(f"m{place}@1" for place in range(n))
+        state = policy.initial(models)
+        _check_distribution(policy.distribution(state, models), n)
+        taught = policy.learn(state, outcome_of(dict.fromkeys(models, 0.5), chosen=models))
+        _check_distribution(policy.distribution(taught, models), n)
+
+
+def law_a_state_that_cannot_be_read_is_refused(policy: Policy) -> None:
+    """`load` raises ContractError on a later version (`"v"`) and on what is no state, and never guesses."""
+    for state in _states(policy):
+        if state is None:  # a policy without a state reads none
+            continue
+        data = json.loads(_text(policy, state))
+        cut = {key: None for key in data}
+        for wrong in ({**data, "v": 1_000}, {}, cut):
+            try:
+                policy.load(wrong, MODELS)
+            except ContractError:
+                continue
+            raise AssertionError(f"load took a state that cannot be read: {wrong}")
+
+
 def law_bad_losses_teach_nothing(policy: Policy) -> None:
     """NaN, infinite, negative, too large and unknown models' losses leave the state as it is."""
     for state in _states(policy):
@@ -114,8 +145,9 @@ def law_bad_losses_teach_nothing(policy: Policy) -> None:
         for bad in (math.nan, math.inf, -math.inf, -0.1, 1.1):
             losses = dict.fromkeys(MODELS, bad)
             assert _text(policy, policy.learn(state, outcome_of(losses, chosen=MODELS))) == text, f"learnt from {bad}"
-        unknown = outcome_of({"other@1": 1.0}, chosen=("other@1",), probability=0.5)
-        assert _text(policy, policy.learn(state, unknown)) == text, "learnt from an unknown model"
+        for losses in ({"other@1": 1.0}, {}):
+            nothing = outcome_of(losses, chosen=("other@1",), probability=0.5)
+            assert _text(policy, policy.learn(state, nothing)) == text, f"learnt from the losses {losses}"
 
 
 def law_extreme_losses_stay_finite(policy: Policy, n: int = 20_000) -> None:
@@ -157,13 +189,15 @@ POLICY_LAWS: tuple[PolicyLaw, ...] = (
     law_state_is_not_changed,
     law_dump_is_json_and_load_brings_it_back,
     law_models_may_change,
+    law_any_number_of_models,
+    law_a_state_that_cannot_be_read_is_refused,
     law_bad_losses_teach_nothing,
     law_extreme_losses_stay_finite,
     law_draws_follow_the_probabilities,
 )
 
 
-def policy_laws(policy: Policy) -> None:
+def check_policy(policy: Policy) -> None:
     """Run the whole list; raises AssertionError at the first law that is broken."""
     assert policy.name, "a policy has a name"
     for law in POLICY_LAWS:
