@@ -41,6 +41,7 @@ COMMANDS = {
     "tail": Lazy("client", "tail", "Follow a topic."),
     "show": Lazy("client", "show", "One request's story across the topics."),
     "dlq": Lazy("dlq", "app", "Dead letters: list, show, redrive, purge."),
+    "plan": Lazy("plan", "app", "White-box plans: pack, verify, explain, bench; their store."),
     "simulate": Lazy("simulate", "simulate", "Play an app through faults drawn from seeds."),
     "chaos": Lazy("chaos", "chaos", "Do faults to an app under load and check its promises."),
 }

@@ -28,11 +28,13 @@ class Plan:
     """Origin -> why it was not opened."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Of the libraries it was made with."""
+    rules: tuple[str, ...] = ()
+    """Names of the rules that fired, where it was packed."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """What it can be asked for, of `predict`, `predict_proba` and `decision_function`."""
-        return tuple(self.graph.outputs)
+        return tuple(sorted(self.graph.outputs))
 
     @property
     def classes(self) -> AnyArray | None:

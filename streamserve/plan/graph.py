@@ -28,7 +28,7 @@ Param = None | bool | int | float | str | tuple["Param", ...]
 class Constant:
     """An array of a node, read-only, known by the hash of its dtype, shape and bytes."""
 
-    __slots__ = ("__dict__", "array")
+    __slots__ = ("__dict__", "__weakref__", "array")
 
     def __init__(self, array: AnyArray, digest: str | None = None) -> None:
         """`digest`: its hash where it is known already, as for one read from a store."""

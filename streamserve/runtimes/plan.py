@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 class PlanRuntime:
     """Answers `predict` and, where the model has it, `predict_proba`, in one pass over the plan.
 
-    Options: `probabilities` (true): false asks for labels only; `allow_untested` (false): compile an estimator of a
-    version of scikit-learn that the importers were not tested with; `disable` (none): names of rules to leave out.
+    Options: `store` (of a `.plan` file: the folder of its arrays; unset: the machine's own); `probabilities` (true):
+    false asks for labels only; `allow_untested` (false): compile an estimator of a version of scikit-learn that the
+    importers were not tested with; `disable` (none): names of rules to leave out.
     """
 
     def __init__(self, obj: Any, spec: ModelSpec) -> None:

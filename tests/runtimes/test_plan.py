@@ -12,7 +12,10 @@ import skops.io
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from streamserve.errors import ImportRefused, ModelError
+from streamserve.errors import ImportRefused, ModelError, PlanDamaged
+from streamserve.plan import compile_plan
+from streamserve.plan.packing import pack
+from streamserve.plan.store import Store
 from streamserve.runtimes import ModelSpec, load
 from streamserve.runtimes.plan import PlanRuntime
 from streamserve.runtimes.sklearn import SklearnRuntime
@@ -96,3 +99,15 @@ def test_its_sample_is_a_text(model: Any) -> None:
     assert sample is not None
     assert runtime.predict(sample).labels.shape == (1,)
     runtime.close()
+
+
+def test_a_packed_plan_is_served_from_the_store(model: Any, tmp_path: Path) -> None:
+    pack(compile_plan(model), tmp_path / "x.plan", Store(tmp_path / "store"))
+    runtime = load(spec("x.plan", options={"store": str(tmp_path / "other")}), base_dir=tmp_path)
+    assert isinstance(runtime, PlanRuntime)
+    outputs = runtime.predict(ROWS)
+    assert outputs.probabilities is not None
+    assert outputs.probabilities.tolist() == model.predict_proba(DOCUMENTS).tolist()
+    (tmp_path / "x.plan").write_bytes(b"nothing")
+    with pytest.raises(PlanDamaged, match=r"model m@2: .*x\.plan is truncated or no packed plan"):
+        load(spec("x.plan"), base_dir=tmp_path)

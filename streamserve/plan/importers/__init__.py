@@ -23,7 +23,7 @@ from streamserve.plan.graph import Builder, Graph, InputForm
 from streamserve.plan.importers import compose, linear, text, versions
 from streamserve.plan.importers.context import Importing, PredictorImporter, TransformerImporter
 
-__all__ = ["TESTED", "Imported", "import_fitted", "importable"]
+__all__ = ["TESTED", "Imported", "form_of", "import_fitted", "importable"]
 
 TESTED = versions.TESTED
 _TRANSFORMERS: dict[str, TransformerImporter] = {**compose.TRANSFORMERS, **text.TRANSFORMERS}
@@ -61,7 +61,7 @@ def import_fitted(estimator: Any, *, allow_untested: bool = False) -> Imported:
     _refuse_unfitted(estimator, name)
     if not hasattr(estimator, "predict"):
         raise ImportRefused(f"{name} cannot predict; a plan is made of a model, not of a transformer alone")
-    builder = Builder(_form(estimator))
+    builder = Builder(form_of(estimator))
     importing = Importing(builder=builder, transformers=_TRANSFORMERS, predictors=_PREDICTORS)
     outputs = importing.predict(estimator, builder.source, "")
     return Imported(
@@ -90,7 +90,8 @@ def _parts(estimator: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def _form(estimator: Any) -> InputForm:
+def form_of(estimator: Any) -> InputForm:
+    """What a row of a fitted estimator's input is."""
     if compose.takes_text(estimator):
         return InputForm(kind="text")
     names = getattr(estimator, "feature_names_in_", None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,14 +15,18 @@ from streamserve.plan.kernels.stage import TextStage
 from streamserve.plan.kernels.texts import Texts
 from streamserve.plan.operators.base import operator
 
+_lock = threading.Lock()
+_stages: weakref.WeakValueDictionary[str, TextStage] = weakref.WeakValueDictionary()
+
 
 def stage_of(node: Node) -> TextStage:
-    """The node's stage; kept with its arena's constant by what the node is."""
-    kept: dict[str, TextStage] = node.constants["arena"].__dict__.setdefault("stages", {})
+    """The node's stage: one for all equal nodes of a process, as long as somebody holds it."""
     key = node.own_key()
-    if key not in kept:
-        kept[key] = TextStage(node)
-    return kept[key]
+    with _lock:
+        stage = _stages.get(key)
+        if stage is None:
+            stage = _stages[key] = TextStage(node)
+        return stage
 
 
 @operator("features", shape="sparse")
