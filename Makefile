@@ -11,7 +11,7 @@ help:  ## this list
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e '.[broker,sklearn,onnx,learn,dev]'
+	$(PIP) install -c constraints.txt -e '.[broker,sklearn,onnx,learn,plan,dev]'
 	touch $@
 
 $(VENV)/.torch: $(VENV)/.base

@@ -4,7 +4,12 @@
     ├── ConfigError            the config file, an environment variable or a flag is wrong
     ├── ModelError             a model cannot be loaded, warmed or run as configured
     │   ├── ModelAway          its own process has ended and is not back yet: the fault of no request
-    │   └── ModelRaised        it raised in its own process
+    │   ├── ModelRaised        it raised in its own process
+    │   └── PlanError          a white-box plan cannot be made, kept or loaded (`streamserve.plan`)
+    │       ├── ImportRefused  the fitted estimator is none that a plan can be made of, as it stands
+    │       ├── PlanDiffers    the plan answers otherwise than what it was made of
+    │       ├── PlanDamaged    a packed plan or a file of the store is not what was written, or of a future format
+    │       └── StoreError     the store's folder cannot be read or written
     ├── RowError               a model refuses one row of a batch (raised by model code: `streamserve.runtimes`)
     ├── DatasetError           an example data set cannot be had (`streamserve.datasets`)
     ├── BrokerError            no broker answers, or ours cannot be started
@@ -55,6 +60,28 @@ class ModelRaised(ModelError):
         """`exception`: its class, `stack`: where it was raised, both in that process."""
         super().__init__(words)
         self.exception, self.stack = exception, stack
+
+
+class PlanError(ModelError):
+    """A white-box plan cannot be made, kept or loaded."""
+
+
+class ImportRefused(PlanError):
+    """No plan can be made of this estimator as it stands: not fitted, or of a version that was not tested."""
+
+
+class PlanDiffers(PlanError):
+    """A plan answers otherwise than what it was made of; the message names row, operator and both values."""
+
+    exit_code = 1
+
+
+class PlanDamaged(PlanError):
+    """A packed plan or a file of the store is truncated, altered, or of a format that this code cannot read."""
+
+
+class StoreError(PlanError):
+    """The folder of the store cannot be read or written, or is full."""
 
 
 class BrokerError(StreamserveError):

@@ -44,6 +44,7 @@ COMMANDS = {
     "dlq": Lazy("dlq", "app", "Dead letters: list, show, redrive, purge."),
     "bandit": Lazy("bandit", "app", "What a policy would have earned, from the log."),
     "outcomes": Lazy("outcomes", "app", "Decisions and what was really so: export a data set."),
+    "plan": Lazy("plan", "app", "White-box plans: pack, verify, explain, bench; their store."),
     "simulate": Lazy("simulate", "simulate", "Play an app through faults drawn from seeds."),
     "chaos": Lazy("chaos", "chaos", "Do faults to an app under load and check its promises."),
 }

@@ -27,7 +27,7 @@ class ModelSpec:
     version: str
     source: str
     """Import path (`package.module:attribute`, or `package.module:factory()` to call it) or an artifact's file
-    (`.skops`, `.onnx`, `.pt`, `.joblib`)."""
+    (`.skops`, `.onnx`, `.pt`, `.joblib`, `.plan`)."""
     runtime: str | None = None
     """Name of a `streamserve.runtimes` entry point; None: the first runtime that accepts the loaded object."""
     trust_pickle: bool = False

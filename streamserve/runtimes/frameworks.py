@@ -9,7 +9,14 @@ from typing import Any
 from streamserve.runtimes.base import ModelSpec
 
 #: Top-level package -> extra of streamserve that installs it.
-EXTRAS = {"joblib": "sklearn", "onnxruntime": "onnx", "skops": "sklearn", "sklearn": "sklearn", "torch": "torch"}
+EXTRAS = {
+    "joblib": "sklearn",
+    "numba": "plan",
+    "onnxruntime": "onnx",
+    "skops": "sklearn",
+    "sklearn": "sklearn",
+    "torch": "torch",
+}
 
 
 def require(module: str, spec: ModelSpec) -> Any:

@@ -16,8 +16,9 @@ from streamserve.runtimes.sources import resolve
 GROUP = "streamserve.runtimes"
 #: The package whose runtimes are asked after those that others add, since a plugin knows its framework better.
 _OURS = "streamserve"
-#: Accepts whatever can be called, so it is asked last of all.
-_LAST = "callable"
+#: Asked last of all, in this order: a plan is made of an estimator only where the config says so, and the other accepts
+#: whatever can be called.
+_LAST = ("plan", "callable")
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +55,9 @@ def _points() -> list[EntryPoint]:
     """One entry point a name (the first found, as imports would), plugins first."""
     unique = {point.name: point for point in reversed(entry_points(group=GROUP))}
 
-    def rank(point: EntryPoint) -> tuple[bool, bool, str]:
-        return (point.name == _LAST, point.module.partition(".")[0] == _OURS, point.name)
+    def rank(point: EntryPoint) -> tuple[int, bool, str]:
+        late = _LAST.index(point.name) + 1 if point.name in _LAST else 0
+        return (late, point.module.partition(".")[0] == _OURS, point.name)
 
     return sorted(unique.values(), key=rank)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from streamserve.errors import StreamserveError
+from streamserve.errors import PlanError, StreamserveError
 from streamserve.runtimes.base import ModelSpec
 from streamserve.runtimes.frameworks import how_to_install, require
 from streamserve.runtimes.options import Options
@@ -194,12 +194,24 @@ def _read_state_dict(file: Path, spec: ModelSpec) -> Loaded:
     return Loaded(obj=module, used_options=options.asked)
 
 
+def _read_plan(file: Path, spec: ModelSpec) -> Loaded:
+    options = Options(spec)
+    store = options.text("store")
+    packing, stores = require("streamserve.plan.packing", spec), require("streamserve.plan.store", spec)
+    try:
+        plan = packing.load(file, stores.Store(store), trust_pickle=spec.trust_pickle)
+    except PlanError as refusal:
+        raise type(refusal)(f"model {spec.model_id}: {refusal}") from refusal
+    return Loaded(obj=plan, used_options=options.asked)
+
+
 _READERS: dict[str, Callable[[Path, ModelSpec], Loaded]] = {
     ".skops": _read_skops,
     ".onnx": _read_onnx,
     ".pt": _read_state_dict,
     ".pth": _read_state_dict,
     ".joblib": _read_joblib,
+    ".plan": _read_plan,
 }
 
 

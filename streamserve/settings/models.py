@@ -160,10 +160,12 @@ class ModelSettings(Section):
     source: Text = Field(
         min_length=1,
         description="Import path (`package.module:attribute`, found from the working folder) or a file, relative to "
-        "this one: `.skops`, `.onnx`, `.pt` (state_dict), `.joblib`.",
+        "this one: `.skops`, `.onnx`, `.pt` (state_dict), `.joblib`, `.plan`.",
     )
     runtime: Name | None = Field(
-        default=None, description="How it is run; left out: the first runtime that accepts it."
+        default=None,
+        description="How it is run; left out: the first runtime that accepts it. `plan` compiles a fitted "
+        "scikit-learn model.",
     )
     batching: Literal["auto", "aimd", "quantile", "fixed", "none"] = Field(
         default="auto",
@@ -177,7 +179,9 @@ class ModelSettings(Section):
         default=0, ge=0, le=60_000, description="How long a batch may wait for more rows while there is time to spare."
     )
     trust_pickle: Flag = Field(
-        default=False, description="Allow a `.joblib` file: loading one runs whatever code is in it."
+        default=False,
+        description="Allow a `.joblib` file, or a `.plan` with a pickled black box: loading one runs whatever code "
+        "is in it.",
     )
     trusted_types: Texts = Field(default=(), description="Types that a `.skops` file may hold beyond the safe ones.")
     isolation: Literal["thread", "process"] = Field(

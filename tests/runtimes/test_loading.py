@@ -281,4 +281,4 @@ def test_a_broken_plugin_stops_only_the_models_that_name_it(
 
 
 def test_plugins_are_asked_first_and_callable_last(lightgbm_package: Path) -> None:
-    assert runtime_names() == ("lightgbm", "onnx", "sklearn", "torch", "callable")
+    assert runtime_names() == ("lightgbm", "onnx", "sklearn", "torch", "plan", "callable")

@@ -1,0 +1,179 @@
+"""`streamserve plan`: pack fitted models as white-box plans, compare, explain and time them; their store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamserve.cli import plan_store
+from streamserve.cli.plan_rows import read_rows
+from streamserve.errors import PlanDiffers
+from streamserve.runtimes import ModelSpec
+from streamserve.runtimes.frameworks import require
+from streamserve.runtimes.sources import resolve
+
+if TYPE_CHECKING:
+    from streamserve.plan.compile import Plan
+
+app = typer.Typer(help="White-box plans: pack, verify, explain, time; the store of their arrays.", no_args_is_help=True)
+app.add_typer(plan_store.app, name="store")
+
+Fitted = Annotated[
+    str, typer.Argument(help="A fitted estimator: a `.skops` or `.joblib` file, or `package.module:attribute`.")
+]
+Packed = Annotated[Path, typer.Argument(help="A `.plan` file.")]
+TrustPickle = Annotated[
+    bool, typer.Option("--trust-pickle", help="Read `.joblib` files and pickled black boxes: that runs their code.")
+]
+Trusted = Annotated[list[str] | None, typer.Option("--trusted-type", help="A type that a `.skops` file may hold.")]
+Disabled = Annotated[list[str] | None, typer.Option("--disable", help="A rule to leave out; may be repeated.")]
+Untested = Annotated[
+    bool, typer.Option("--allow-untested", help="Go on with a version of scikit-learn that was not tested.")
+]
+Rows = Annotated[
+    Path | None, typer.Option("--rows", help="JSON lines, one input each; left out: rows made from the plan itself.")
+]
+
+
+@app.command()
+def pack(  # noqa: PLR0917  (typer: options)
+    fitted: Fitted,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The `.plan` file to write.")],
+    trust_pickle: TrustPickle = False,
+    trusted_type: Trusted = None,
+    disable: Disabled = None,
+    allow_untested: Untested = False,
+    rows: Rows = None,
+    store: plan_store.Folder = None,
+    thin: Annotated[bool, typer.Option("--thin", help="Without the arrays, which this machine's store has.")] = False,
+) -> None:
+    """Compile a fitted estimator, compare the plan with it, choose the fastest stages, and write it as one file."""
+    from streamserve.plan.costs import chosen  # noqa: PLC0415  (numba takes a second)
+    from streamserve.plan.packing import pack as write  # noqa: PLC0415  (as above)
+
+    compiled, _ = _compiled(fitted, trust_pickle, trusted_type, disable, allow_untested, rows)
+    manifest = write(chosen(compiled), out, plan_store.opened(store), thin=thin, trust_pickle=trust_pickle)
+    size = sum(int(about["bytes"]) for about in manifest["objects"].values())
+    typer.echo(f"{out}: plan {manifest['plan']}, {len(manifest['objects'])} arrays, {size / 1e6:.2f} MB")
+    for origin, why in compiled.black_boxes.items():
+        typer.echo(f"black box: {origin or 'the model'}: {why}")
+    pickled = [about for about in manifest["opaque"].values() if about["form"] != "skops"]
+    if pickled:
+        typer.echo("It holds a pickle: it is loaded with trust_pickle = true only.")
+
+
+@app.command()
+def verify(  # noqa: PLR0917  (typer: options)
+    packed: Packed,
+    fitted: Fitted,
+    trust_pickle: TrustPickle = False,
+    trusted_type: Trusted = None,
+    rows: Rows = None,
+    store: plan_store.Folder = None,
+) -> None:
+    """Compare a packed plan with the estimator it was made of; its arrays' hashes are checked, too.
+
+    Exit codes: 0 equal, 1 different (the first difference is told), 3 a model or plan cannot be loaded.
+    """
+    from streamserve.plan.packing import read_manifest  # noqa: PLC0415  (numba takes a second)
+    from streamserve.plan.sampling import sample_rows  # noqa: PLC0415  (as above)
+    from streamserve.plan.verify import compare  # noqa: PLC0415  (as above)
+
+    plan = _loaded(packed, store, trust_pickle)
+    kept = plan_store.opened(store)
+    for digest in read_manifest(packed)["objects"]:
+        kept.check(digest)
+    estimator = _estimator(fitted, trust_pickle, trusted_type)
+    tried = read_rows(rows, plan.graph.form) if rows else sample_rows(plan.graph)
+    found = compare(plan, estimator, tried)
+    if found is not None:
+        raise PlanDiffers(f"{packed} and {fitted} differ: {found.words()}")
+    typer.echo(f"equal on {len(tried)} rows: {', '.join(plan.outputs)}")
+
+
+@app.command()
+def explain(  # noqa: PLR0917  (typer: options)
+    source: Annotated[str, typer.Argument(help="A `.plan` file, or a fitted estimator as for `pack`.")],
+    trust_pickle: TrustPickle = False,
+    trusted_type: Trusted = None,
+    disable: Disabled = None,
+    allow_untested: Untested = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="The final graph as a Mermaid flowchart.")] = False,
+    store: plan_store.Folder = None,
+) -> None:
+    """Print the graph before the rules, after each that fired, and the stages; of a `.plan`, as it was packed."""
+    from streamserve.plan import explain as words  # noqa: PLC0415  (numba takes a second)
+
+    if source.endswith(".plan"):
+        plan = _loaded(Path(source), store, trust_pickle)
+    else:
+        plan, _ = _compiled(source, trust_pickle, trusted_type, disable, allow_untested, None)
+    typer.echo(words.as_mermaid(plan.graph) if mermaid else words.explain(plan), nl=False)
+
+
+@app.command()
+def bench(  # noqa: PLR0917  (typer: options)
+    packed: Packed,
+    fitted: Annotated[str | None, typer.Argument(help="The estimator, to be timed beside it.")] = None,
+    trust_pickle: TrustPickle = False,
+    trusted_type: Trusted = None,
+    rows: Rows = None,
+    store: plan_store.Folder = None,
+) -> None:
+    """Time a plan, and beside it the estimator, on batches of 1, 10 and 1000 rows; each stage's share; compilations."""
+    from streamserve.plan.costs import shares, timed  # noqa: PLC0415  (numba takes a second)
+    from streamserve.plan.kernels import compilations, warm  # noqa: PLC0415  (as above)
+    from streamserve.plan.physical import SIZES  # noqa: PLC0415  (as above)
+    from streamserve.plan.sampling import sample_rows  # noqa: PLC0415  (as above)
+
+    plan = _loaded(packed, store, trust_pickle)
+    warm()
+    before = compilations()
+    estimator = _estimator(fitted, trust_pickle, trusted_type) if fitted else None
+    tried = read_rows(rows, plan.graph.form) if rows else sample_rows(plan.graph, odd=False)
+    for size in SIZES:
+        ours = timed(lambda batch: plan.run(batch, plan.outputs), tried, size)
+        line = f"{size:5} rows: {ours * 1e6 / size:9.2f} us a row"
+        if estimator is not None:
+            theirs = timed(lambda batch: [getattr(estimator, name)(batch) for name in plan.outputs], tried, size)
+            line += f"   estimator {theirs * 1e6 / size:9.2f}   x {theirs / ours:.1f}"
+        typer.echo(line)
+    for name, share in shares(plan, tried):
+        typer.echo(f"{share:6.1%}  {name}")
+    typer.echo(f"compiled while it ran: {compilations() - before}")
+
+
+def _estimator(source: str, trust_pickle: bool, trusted_types: list[str] | None) -> Any:
+    spec = ModelSpec(
+        name=Path(source).stem or source,
+        version="fitted",
+        source=source,
+        trust_pickle=trust_pickle,
+        trusted_types=tuple(trusted_types or ()),
+    )
+    require("numba", spec)
+    return resolve(spec, Path.cwd()).obj
+
+
+def _compiled(  # noqa: PLR0917  (as the commands have them)
+    source: str,
+    trust_pickle: bool,
+    trusted_types: list[str] | None,
+    disabled: list[str] | None,
+    allow_untested: bool,
+    rows: Path | None,
+) -> tuple[Plan, Any]:
+    estimator = _estimator(source, trust_pickle, trusted_types)
+    from streamserve.plan.compile import compile_plan  # noqa: PLC0415  (numba takes a second)
+    from streamserve.plan.importers import form_of  # noqa: PLC0415  (as above)
+
+    given = read_rows(rows, form_of(estimator)) if rows else None
+    return compile_plan(estimator, rows=given, disabled=disabled or (), allow_untested=allow_untested), estimator
+
+
+def _loaded(packed: Path, store: Path | None, trust_pickle: bool) -> Plan:
+    from streamserve.plan.packing import load  # noqa: PLC0415  (numba takes a second)
+
+    return load(packed, plan_store.opened(store), trust_pickle=trust_pickle)

@@ -1,0 +1,20 @@
+"""Kernels: numba functions that let go of the interpreter's lock, with explicit signatures, cached on disk.
+
+There are as many as there are `@njit` in this folder, however many plans are loaded. `warm` makes them all ready.
+"""
+
+from __future__ import annotations
+
+# First, so that it counts the others.
+from streamserve.plan.kernels.compilations import compilations
+
+__all__ = ["compilations", "warm"]
+
+
+def warm() -> None:
+    """Compile every kernel, or read it from numba's cache, and make the tables of characters."""
+    from streamserve.plan.kernels import characters, dictionary, text  # noqa: PLC0415  (takes seconds the first time)
+
+    characters.classes()
+    characters.lowering()
+    _ = dictionary, text

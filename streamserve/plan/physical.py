@@ -1,0 +1,183 @@
+"""A graph laid out to run: one physical stage a node, chosen among its variants by batch size.
+
+A stage is a function from values to a value. The physical form of an operator is its meaning
+(`operators.OPERATORS`) or, for those with kernels, one of several ways to the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from streamserve.core.messages import AnyArray
+from streamserve.plan.graph import Graph, Node
+from streamserve.plan.operators import OPERATORS, RowsRefused
+from streamserve.plan.operators.fused import stage_of
+
+Run = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One way to run an operator."""
+
+    name: str
+    make: Callable[[Node], Run]
+
+
+def _as_defined(node: Node) -> Run:
+    evaluate = OPERATORS[node.op].evaluate
+    return lambda *inputs: evaluate(node, inputs)
+
+
+def _fused_score(node: Node) -> Run:
+    stage, heads = stage_of(node), node.array("weights").shape[1]
+
+    def run(texts: Any, so_far: Any = None) -> Any:
+        scores = np.zeros((len(texts), heads)) if so_far is None else so_far  # nobody else reads what is so far
+        stage.add_scores(texts, scores)
+        return scores
+
+    return run
+
+
+def _matrix_then_dot(node: Node) -> Run:
+    """The sparse matrix first, then scipy's product."""
+    stage, weights = stage_of(node), node.array("weights")
+
+    def run(texts: Any, so_far: Any = None) -> Any:
+        matrix = stage.matrix(texts)
+        if so_far is None:
+            return matrix @ weights
+        rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+        np.add.at(so_far, rows, matrix.data[:, None] * weights[matrix.indices])
+        return so_far
+
+    return run
+
+
+#: Operators with more than one way; the first is taken until costs are measured.
+VARIANTS: dict[str, tuple[Variant, ...]] = {
+    "score": (
+        Variant(name="fused", make=_fused_score),
+        Variant(name="matrix-then-dot", make=_matrix_then_dot),
+    ),
+}
+_ONLY = (Variant(name="as-defined", make=_as_defined),)
+#: A variant is chosen for batches up to each of these many rows, and for larger ones.
+SIZES = (1, 10, 1000)
+
+
+def variants_of(node: Node) -> tuple[Variant, ...]:
+    """The ways to run a node."""
+    return VARIANTS.get(node.op, _ONLY)
+
+
+@dataclass(slots=True, kw_only=True)
+class Answers:
+    """What a plan says of a batch of n rows."""
+
+    values: Mapping[str, AnyArray]
+    """Output -> `[n, ...]`; rows that were refused hold another row's value, or zeros where there is none."""
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """Row -> why it cannot be answered."""
+
+
+class Layout:
+    """The stages of a graph, ready to run. Any number of threads may run it at once."""
+
+    def __init__(self, graph: Graph, choice: Mapping[int, Sequence[str]] | None = None) -> None:
+        """`choice`: node -> a variant's name for each of `SIZES`; what is left out takes its first variant."""
+        self.graph = graph
+        self.choice: dict[int, tuple[str, ...]] = {}
+        made: dict[tuple[int, str], Run] = {}
+        self._runs: list[tuple[Run, ...]] = []
+        for i, node in enumerate(graph.nodes):
+            variants = {variant.name: variant for variant in variants_of(node)}
+            names = tuple((choice or {}).get(i, ())) or (next(iter(variants)),) * len(SIZES)
+            self.choice[i] = names
+            for name in names:
+                if (i, name) not in made:
+                    made[i, name] = variants[name].make(node)
+            self._runs.append(tuple(made[i, name] for name in names))
+        self._needed: dict[tuple[str, ...], list[int]] = {}
+
+    def steps(self, outputs: tuple[str, ...]) -> list[int]:
+        """The nodes that these outputs need, in order."""
+        if outputs not in self._needed:
+            self._needed[outputs] = self.graph.needed(outputs)
+        return self._needed[outputs]
+
+    def run(self, rows: Any, outputs: tuple[str, ...]) -> Answers:
+        """Answer a batch. Rows that an operator refuses are left out and reported."""
+        nodes = self.graph.outputs
+        try:
+            values = self.values(rows, outputs)
+        except RowsRefused as refusal:
+            return self._without_refused(rows, outputs, refusal)
+        return Answers(values={name: values[nodes[name]] for name in outputs})
+
+    def _without_refused(self, rows: Any, outputs: tuple[str, ...], refusal: RowsRefused) -> Answers:
+        refused: dict[int, str] = {}
+        places = np.arange(len(rows))
+        while True:
+            refused |= {int(places[i]): refusal.words for i in np.flatnonzero(refusal.rows)}
+            places = places[~refusal.rows]
+            try:
+                values = self.values(_taken(rows, places), outputs)
+            except RowsRefused as another:
+                refusal = another
+                continue
+            nodes = self.graph.outputs
+            found = {name: _spread(values[nodes[name]], places, len(rows)) for name in outputs}
+            return Answers(values=found, refused=refused)
+
+    def values(self, rows: Any, outputs: tuple[str, ...]) -> list[Any]:
+        """The value of every node that the outputs need; None for the others. Raises `RowsRefused`."""
+        values: list[Any] = [None] * len(self.graph.nodes)
+        size = _size_of(len(rows))
+        nodes = self.graph.nodes
+        for i in self.steps(outputs):
+            inputs = nodes[i].inputs
+            run = self._runs[i][size]
+            if len(inputs) == 1:
+                values[i] = run(values[inputs[0]])
+            elif inputs:
+                values[i] = run(*[values[source] for source in inputs])
+            else:
+                values[i] = run(rows)
+        return values
+
+    def seconds(self, rows: Any, outputs: tuple[str, ...]) -> dict[int, float]:
+        """Time of each stage on a batch that is refused nowhere."""
+        values: list[Any] = [None] * len(self.graph.nodes)
+        size, spent = _size_of(len(rows)), {}
+        for i in self.steps(outputs):
+            inputs = [values[source] for source in self.graph.nodes[i].inputs] or [rows]
+            if self.graph.nodes[i].op == "score":
+                inputs = [inputs[0], *(np.array(scores) for scores in inputs[1:])]  # it adds in place
+            started_s = time.perf_counter()
+            values[i] = self._runs[i][size](*inputs)
+            spent[i] = time.perf_counter() - started_s
+        return spent
+
+
+def _size_of(rows: int) -> int:
+    return 0 if rows <= SIZES[0] else 1 if rows <= SIZES[1] else 2
+
+
+def _taken(rows: Any, places: AnyArray) -> Any:
+    return rows[places] if isinstance(rows, np.ndarray) else [rows[i] for i in places.tolist()]
+
+
+def _spread(value: AnyArray, places: AnyArray, rows: int) -> AnyArray:
+    """Accepted rows' values at their places; the first of them everywhere else."""
+    whole = np.zeros((rows, *value.shape[1:]), dtype=value.dtype)
+    if len(value):
+        whole[:] = value[0]
+        whole[places] = value
+    return whole

@@ -1,0 +1,197 @@
+"""Is a plan its original? Compared row by row, alone and in a batch; where it is not, the first operator to differ.
+
+The contract: where every operator treats its rows one by one (text with linear heads, trees) all bits are equal. Dense
+products go through BLAS, whose own results depend on the batch size: there at most 1e-12 of the larger of the value and
+1. Labels are equal always. A row that the original refuses, the plan refuses.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamserve.core.messages import AnyArray, Flags
+from streamserve.errors import PlanDiffers
+from streamserve.plan.compile import Plan
+from streamserve.plan.graph import Graph
+from streamserve.plan.operators import evaluate_nodes
+from streamserve.plan.sampling import sample_rows
+
+TOLERANCE = 1e-12
+#: Rows that are also asked for alone.
+_ALONE = 40
+#: Operators whose results BLAS or the order of a vector sum decides.
+_DENSE = frozenset({"linear", "opaque"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first difference that was found."""
+
+    row: int
+    output: str
+    operator: str
+    original: str
+    plan: str
+
+    def words(self) -> str:
+        """For an error message."""
+        return (
+            f"row {self.row}, {self.output}: the original says {self.original}, the plan {self.plan}; "
+            f"first differing operator: {self.operator}"
+        )
+
+
+def is_exact(graph: Graph) -> bool:
+    """Whether the contract is bits, not 1e-12."""
+    return not any(node.op in _DENSE for node in graph.nodes)
+
+
+def verify(plan: Plan, estimator: Any, rows: Sequence[Any] | AnyArray | None = None) -> int:
+    """Compare on these rows, or on generated ones. -> how many. Raises `PlanDiffers`."""
+    if rows is None:
+        rows = sample_rows(plan.imported or plan.graph)
+    found = compare(plan, estimator, rows)
+    if found is not None:
+        raise PlanDiffers(f"{found.words()}. The plan is refused; please report this estimator")
+    return len(rows)
+
+
+def compare(plan: Plan, estimator: Any, rows: Sequence[Any] | AnyArray) -> Difference | None:
+    """The first difference between a plan and its original on these rows: all at once, then some alone."""
+    found = _compare_batch(plan, estimator, rows, 0)
+    for i in range(min(len(rows), _ALONE)):
+        if found is not None:
+            break
+        found = _compare_batch(plan, estimator, rows[i : i + 1], i)
+    return found
+
+
+def _compare_batch(plan: Plan, estimator: Any, rows: Any, first: int) -> Difference | None:
+    expected = _asked(estimator, rows, plan.outputs)
+    if isinstance(expected, Exception):
+        return _refusals(plan, estimator, rows, first, expected)
+    answers = plan.run(rows, plan.outputs)
+    for row, words in sorted(answers.refused.items()):
+        return Difference(
+            row=first + row, output="predict", operator="its input", original=_word(expected["predict"][row]),
+            plan=f"refuses: {words}",
+        )  # fmt: skip
+    exact = is_exact(plan.graph)
+    for output in plan.outputs:
+        wrong = differing_rows(expected[output], answers.values[output], exact=exact)
+        if wrong.any():
+            row = int(wrong.argmax())
+            return Difference(
+                row=first + row,
+                output=output,
+                operator=first_differing(plan, rows, estimator),
+                original=_word(expected[output][row]),
+                plan=_word(answers.values[output][row]),
+            )
+    return None
+
+
+def _refusals(plan: Plan, estimator: Any, rows: Any, first: int, whole: Exception) -> Difference | None:
+    """The original failed on the batch; the plan must refuse the rows that it refuses alone, and answer the others."""
+    answers = plan.run(rows, plan.outputs)
+    for row in range(len(rows)):
+        alone = _asked(estimator, rows[row : row + 1], plan.outputs)
+        fails, refuses = isinstance(alone, Exception), row in answers.refused
+        if fails != refuses:
+            return Difference(
+                row=first + row,
+                output="predict",
+                operator="its input",
+                original=f"refuses: {alone or whole}" if fails else "answers",
+                plan="answers" if fails else f"refuses: {answers.refused[row]}",
+            )
+        if isinstance(alone, Exception):
+            continue
+        for output in plan.outputs:
+            value = answers.values[output][row : row + 1]
+            if differing_rows(alone[output], value, exact=is_exact(plan.graph)).any():
+                return Difference(
+                    row=first + row,
+                    output=output,
+                    operator=first_differing(plan, rows[row : row + 1], estimator),
+                    original=_word(alone[output][0]),
+                    plan=_word(value[0]),
+                )
+    return None
+
+
+def _asked(estimator: Any, rows: Any, outputs: Sequence[str]) -> Mapping[str, AnyArray] | Exception:
+    """What the original answers; the exception that it raises for rows it cannot take."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return {output: np.asarray(getattr(estimator, output)(rows)) for output in outputs}
+        except (ValueError, TypeError, AttributeError) as refusal:
+            return refusal
+
+
+def differing_rows(expected: Any, found: Any, *, exact: bool) -> Flags:
+    """`[n]`: rows in which two answers differ by more than the contract allows."""
+    if expected.shape != found.shape:
+        return np.ones(max(len(expected), 1), dtype=bool)
+    same: Any = expected == found
+    if expected.dtype.kind == "f":
+        same = same | (np.isnan(expected) & np.isnan(found))
+        if not exact:
+            size = np.maximum(np.maximum(np.abs(expected), np.abs(found)), 1.0)
+            with np.errstate(invalid="ignore"):
+                same = same | (np.abs(expected - found) <= TOLERANCE * size)
+    return np.asarray(~np.asarray(same, dtype=bool).reshape(len(expected), -1).all(axis=1), dtype=bool)
+
+
+def first_differing(plan: Plan, rows: Any, estimator: Any) -> str:
+    """Where a difference comes in: a step of the import, a rule, or a stage."""
+    names = plan.outputs
+    if plan.imported is None:
+        return "unknown: compiled elsewhere"
+    before = {name: evaluate_nodes(plan.imported, rows, names)[plan.imported.outputs[name]] for name in names}
+    expected = _asked(estimator, rows, names)
+    if isinstance(expected, Exception) or not _same(before, expected):
+        return _differing_step(plan.imported, rows, estimator)
+    for fired in plan.fired:
+        values = evaluate_nodes(fired.graph, rows, names)
+        if not _same({name: values[fired.graph.outputs[name]] for name in names}, before):
+            return f"rule {fired.rule.name}"
+    meant = evaluate_nodes(plan.graph, rows, names)
+    done = plan.layout.values(rows, names)
+    for i in plan.layout.steps(names):
+        if isinstance(meant[i], np.ndarray) and differing_rows(np.asarray(done[i]), meant[i], exact=True).any():
+            return f"{plan.graph.nodes[i].op} ({plan.graph.nodes[i].origin})"
+    return "unknown"
+
+
+def _same(some: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    return not any(differing_rows(np.asarray(some[name]), np.asarray(others[name]), exact=True).any() for name in some)
+
+
+def _differing_step(graph: Graph, rows: Any, estimator: Any) -> str:
+    """The first step of a pipeline whose own output differs from the node that ends it."""
+    values = evaluate_nodes(graph, rows, graph.outputs)
+    part = rows
+    for name, step in getattr(estimator, "steps", ())[:-1]:
+        if step in {None, "passthrough"}:
+            continue
+        part = step.transform(part)
+        ends = [i for i, node in enumerate(graph.nodes) if node.origin == name and i in values]
+        if ends and differing_rows(_dense(part), _dense(values[ends[-1]]), exact=True).any():
+            return f"{graph.nodes[ends[-1]].op} ({name})"
+    last = graph.nodes[graph.outputs["predict"]]
+    return f"{last.op} ({last.origin or type(estimator).__name__})"
+
+
+def _dense(matrix: Any) -> AnyArray:
+    return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
+
+
+def _word(value: Any) -> str:
+    return np.array2string(np.asarray(value), precision=17, threshold=12) if np.ndim(value) else repr(value)

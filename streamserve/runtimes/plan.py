@@ -1,0 +1,81 @@
+"""Runtime `plan`: white-box plans (`streamserve.plan`), and fitted estimators compiled into one at loading.
+
+A fitted estimator (import path, `.skops`, trusted `.joblib`) is compiled only where the config says `runtime = "plan"`;
+else the runtime `sklearn` takes it. It is then compared with the plan on sample rows, and refused where they differ.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streamserve.core.messages import AnyArray, Outputs
+from streamserve.errors import PlanError
+from streamserve.runtimes.base import ModelSpec
+from streamserve.runtimes.conversion import plain_strings
+from streamserve.runtimes.frameworks import is_instance_of, require
+from streamserve.runtimes.options import Options
+
+if TYPE_CHECKING:
+    from streamserve.plan.compile import Plan
+
+
+class PlanRuntime:
+    """Answers `predict` and, where the model has it, `predict_proba`, in one pass over the plan.
+
+    Options: `store` (of a `.plan` file: the folder of its arrays; unset: the machine's own); `probabilities` (true):
+    false asks for labels only; `allow_untested` (false): compile an estimator of a version of scikit-learn that the
+    importers were not tested with; `disable` (none): names of rules to leave out.
+    """
+
+    def __init__(self, obj: Any, spec: ModelSpec) -> None:
+        options = Options(spec)
+        wanted = options.boolean("probabilities", default=True)
+        allow_untested = options.boolean("allow_untested", default=False)
+        disabled = [str(name) for name in options.values("disable") or ()]
+        options.finish()
+        compiler = require("streamserve.plan.compile", spec)
+        require("streamserve.plan.kernels", spec).warm()
+        try:
+            plan: Plan = (
+                obj
+                if isinstance(obj, compiler.Plan)
+                else compiler.compile_plan(obj, disabled=disabled, allow_untested=allow_untested)
+            )
+        except PlanError as refusal:
+            raise type(refusal)(f"model {spec.model_id}: {spec.source}: {refusal}") from refusal
+        self._plan = plan
+        self._spec = spec
+        self._asked = ("predict", "predict_proba") if wanted and "predict_proba" in plan.outputs else ("predict",)
+        self._classes = plain_strings(plan.classes) if len(self._asked) > 1 and plan.classes is not None else None
+
+    @classmethod
+    def accepts(cls, obj: object) -> bool:
+        """A plan, or an instance of `sklearn.base.BaseEstimator` that can predict (asked after the others)."""
+        if is_instance_of(obj, "streamserve.plan.compile", "Plan"):
+            return True
+        return is_instance_of(obj, "sklearn.base", "BaseEstimator") and hasattr(obj, "predict")
+
+    def predict(self, batch: AnyArray) -> Outputs:
+        """Answer a batch `[n, features]` (or `[n]` texts); a row that the estimator raises for is refused alone."""
+        answers = self._plan.run(batch, self._asked)
+        labels = plain_strings(answers.values["predict"])
+        if len(self._asked) == 1:
+            return Outputs(labels=labels, row_errors=answers.refused)
+        return Outputs(
+            labels=labels,
+            probabilities=np.asarray(answers.values["predict_proba"], dtype=np.float64),
+            classes=self._classes,
+            row_errors=answers.refused,
+        )
+
+    def sample(self) -> AnyArray | None:
+        """A text, or zeros for as many columns as the plan reads."""
+        form = self._plan.graph.form
+        if form.kind == "text":
+            return np.array(["a few words"], dtype=object)
+        return np.zeros((1, form.columns)) if form.columns else None
+
+    def close(self) -> None:
+        """Nothing is held beyond memory."""
