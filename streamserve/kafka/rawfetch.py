@@ -110,8 +110,8 @@ class RawReader:
     A fetch may bring a chunk without records, where there is only a marker.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._raw = RawFetcher(options, committed_only=False)
+    def __init__(self, options: Mapping[str, Any], *, committed_only: bool = False) -> None:
+        self._raw = RawFetcher(options, committed_only=committed_only)
         self._next: dict[At, int] = {}
         self._paused: set[At] = set()
         self._fruitless = 0

@@ -144,8 +144,8 @@ class _Kafka:
     def writer(self) -> LogWriter:
         return KafkaWriter(self._options)
 
-    def scan(self) -> LogReader:
-        return RawReader(self._options)
+    def scan(self, *, committed_only: bool = False) -> LogReader:
+        return RawReader(self._options, committed_only=committed_only)
 
     def once(
         self, outputs: Outputs | None, *, group: str, topics: Topics, writer: LogWriter, lookups: LogLookups

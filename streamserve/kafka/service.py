@@ -48,6 +48,9 @@ class Clients:
     group: GroupReader
     followed: LogReader | None
     scan: Callable[[], LogReader]
+    """For look-ups: of whatever stands there."""
+    sweep: Callable[[], LogReader]
+    """For what was passed over: as `scan`, but requests of aborted transactions are nobody's to answer."""
     lookups: LogLookups
     writer: LogWriter
     once: ExactlyOnce | None = None
@@ -179,7 +182,7 @@ class RoleService:
             answers_topic=plan.followed.get("answers"),
             clock=self.clock,
             metrics=self.metrics,
-            reader=clients.scan(),
+            reader=clients.sweep(),
             lookups=clients.lookups,
             predictions_topic=self.role.topics.predictions,
             scan=self.predecessors.answered_in,

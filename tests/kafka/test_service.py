@@ -176,6 +176,7 @@ def service_on(
         group=group,
         followed=None,
         scan=lambda: MemoryReader(log),
+        sweep=lambda: MemoryReader(log),
         lookups=lookups or MemoryLookups(log),
         writer=writer,
         once=once,
