@@ -1,0 +1,97 @@
+"""The forest kernels: trees as rows of three numbers, walked row by row or tree by tree.
+
+A node is three int32 side by side, so that it costs one cache line: column (-1: a leaf; plus `NAN_LEFT` where NaN goes
+left), right child (of a leaf: its number), and the bits of the float32 threshold. The left child comes right after.
+Row by row suits few rows; tree by tree suits many, since a tree stays in the cache while all rows go through it. Either
+adds the leaves of a row in the order of the trees.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray, njit, types  # type: ignore[attr-defined]
+
+from streamserve.plan.kernels.memory import pointer
+
+NAN_LEFT = 1 << 30
+_COLUMN = NAN_LEFT - 1
+#: Rows that go through one tree together.
+_BLOCK = 256
+
+
+@njit(nogil=True)
+def _reached(columns, thresholds, root, values):
+    """The leaf that a row comes to. `columns` and `thresholds` are the same memory."""
+    at = np.int64(root) * 3
+    while True:
+        column = columns[at]
+        if column < 0:
+            return columns[at + 1]
+        value = values[column & _COLUMN]
+        if value <= thresholds[at + 2] or (value != value and column & NAN_LEFT):
+            at += 3
+        else:
+            at = np.int64(columns[at + 1]) * 3
+
+
+@njit(nogil=True)
+def _add_leaf(leaves, leaf, head, sums):
+    if head < 0:
+        for i in range(len(sums)):
+            sums[i] += leaves[leaf, i]
+    else:
+        sums[head] += leaves[leaf, 0]
+
+
+@njit(nogil=True)
+def _views(kept):
+    columns = carray(pointer(kept[0]), kept[1], np.int32)
+    thresholds = carray(pointer(kept[0]), kept[1], np.float32)
+    roots = carray(pointer(kept[4]), kept[5], np.int32)
+    heads = carray(pointer(kept[6]), kept[7], np.int32)
+    return columns, thresholds, roots, heads
+
+
+_KEPT = types.int64[::1]
+_TABLE = types.Array(types.float32, 2, "C", readonly=True)
+
+
+@njit(types.void(_KEPT, types.int64, _TABLE, types.boolean, types.float64[:, ::1]), nogil=True, cache=True)
+def add_dense(kept, width, table, by_tree, sums):
+    """Add to `sums [n, K]` what every tree says of each row of `table`. `width`: values of a leaf."""
+    columns, thresholds, roots, heads = _views(kept)
+    leaves = carray(pointer(kept[2]), (kept[3] // width, width), np.float64)
+    if not by_tree:
+        for row in range(len(table)):
+            for tree in range(len(roots)):
+                leaf = _reached(columns, thresholds, roots[tree], table[row])
+                _add_leaf(leaves, leaf, heads[tree], sums[row])
+        return
+    for start in range(0, len(table), _BLOCK):
+        end = min(start + _BLOCK, len(table))
+        for tree in range(len(roots)):
+            root, head = roots[tree], heads[tree]
+            for row in range(start, end):
+                _add_leaf(leaves, _reached(columns, thresholds, root, table[row]), head, sums[row])
+
+
+_INT32 = types.Array(types.int32, 1, "C", readonly=True)
+_FLOAT32 = types.Array(types.float32, 1, "C", readonly=True)
+
+
+@njit(
+    types.void(_KEPT, types.int64, _INT32, _INT32, _FLOAT32, types.float32[::1], types.float64[:, ::1]),
+    nogil=True,
+    cache=True,
+)
+def add_sparse(kept, width, ends, indices, data, values, sums):
+    """The same of CSR rows; `values` has room for a row, all zeros, and is left so."""
+    columns, thresholds, roots, heads = _views(kept)
+    leaves = carray(pointer(kept[2]), (kept[3] // width, width), np.float64)
+    for row in range(len(ends) - 1):
+        for i in range(ends[row], ends[row + 1]):
+            values[indices[i]] = data[i]
+        for tree in range(len(roots)):
+            _add_leaf(leaves, _reached(columns, thresholds, roots[tree], values), heads[tree], sums[row])
+        for i in range(ends[row], ends[row + 1]):
+            values[indices[i]] = 0
