@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: help setup demo test test-long test-fast check format bench clean-data
+.PHONY: help setup demo test test-long test-fast check format bench bench-plans clean-data
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -24,6 +24,7 @@ $(VENV)/.bench: $(VENV)/.base
 
 setup: $(VENV)/.base  ## install, fetch Kafka's jars and the data sets, train the example models
 	$(BIN)/streamserve broker prepare
+	$(BIN)/python -m streamserve.datasets
 	$(BIN)/python -m workers.train
 
 demo: setup  ## real images through a real Kafka: models break, the system learns around it (DEMO_SECONDS=90)
@@ -56,6 +57,9 @@ format: $(VENV)/.base  ## rewrite the sources as `check` wants them, and the gen
 bench: setup $(VENV)/.bench  ## throughput, CPU and latency beside a hand-written loop and Bytewax (BENCH=--quick)
 	$(BIN)/python -m benchmarks.core
 	$(BIN)/python -m benchmarks.tabular $(BENCH)
+
+bench-plans: setup  ## white-box plans beside scikit-learn: time, memory, loading (SCALE=0.1 is a short run)
+	$(BIN)/python -m benchmarks.plans --scale $${SCALE:-1}
 
 clean-data: $(VENV)/.base  ## wipe what this project keeps outside the checkout (broker's data, caches) and the results
 	$(BIN)/python -m streamserve.places --wipe

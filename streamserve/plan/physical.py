@@ -79,7 +79,9 @@ class _Forest:
         sums[:] = self._start
         if sparse.issparse(table):
             ends, indices = (part.astype(np.int32, copy=False) for part in (table.indptr, table.indices))
-            forest.add_sparse(self._kept, self._width, ends, indices, table.data, empty_row(table.shape[1]), sums)
+            forest.add_sparse(
+                self._kept, self._width, ends, indices, table.data, empty_row(table.shape[1])[None, :], sums
+            )
         else:
             forest.add_dense(self._kept, self._width, table, self._by_tree, sums)
         if self._divide_by != 1:
