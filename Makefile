@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: help setup demo test test-long test-fast check format bench bench-learning clean-data
+.PHONY: help setup demo test test-long test-fast check format bench bench-learning bench-plans clean-data
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -25,7 +25,9 @@ $(VENV)/.bench: $(VENV)/.base
 
 setup: $(VENV)/.base  ## install, fetch Kafka's jars and the data sets, train the example models
 	$(BIN)/streamserve broker prepare
+	$(BIN)/python -m streamserve.datasets
 	$(BIN)/python -m workers.train
+	$(BIN)/python -c 'from streamserve.plan import kernels; kernels.warm()'
 
 demo: setup  ## real images through a real Kafka: models break, the system learns around it (DEMO_SECONDS=90)
 	$(BIN)/python -m examples.demo --seconds $${DEMO_SECONDS:-90}
@@ -60,6 +62,9 @@ bench: setup $(VENV)/.bench  ## throughput, CPU and latency beside a hand-writte
 
 bench-learning: $(VENV)/.base  ## how well and how fast the policies learn, beside the numbers to reach; no broker
 	$(BIN)/python -m benchmarks.learning
+
+bench-plans: setup  ## white-box plans beside scikit-learn: time, memory, loading (SCALE=0.1 is a short run)
+	$(BIN)/python -m benchmarks.plans --scale $${SCALE:-1}
 
 clean-data: $(VENV)/.base  ## wipe what this project keeps outside the checkout (broker's data, caches) and the results
 	$(BIN)/python -m streamserve.places --wipe

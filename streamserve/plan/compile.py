@@ -6,6 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from scipy import sparse
+
 from streamserve.core.messages import AnyArray
 from streamserve.errors import PlanError
 from streamserve.plan.graph import Graph
@@ -54,7 +57,7 @@ class Plan:
         missing = [name for name in outputs if name not in self.graph.outputs]
         if missing:
             raise PlanError(f"this plan has no {', '.join(missing)}; it has {', '.join(self.outputs)}")
-        return self.layout.run(rows, tuple(outputs))
+        return self.layout.run(_in_order(rows, self.graph), tuple(outputs))
 
     def predict(self, rows: Any) -> AnyArray:
         """Labels or values, `[n]`. Raises `PlanError` where a row is refused."""
@@ -74,6 +77,33 @@ class Plan:
             row, words = next(iter(sorted(answers.refused.items())))
             raise PlanError(f"row {row}: {words}")
         return answers.values[output]
+
+
+def _in_order(rows: Any, graph: Graph) -> Any:
+    """A frame's columns by name, as an array; anything else as it is. A column that nothing reads may be missing."""
+    form = graph.form
+    if sparse.issparse(rows):
+        raise PlanError("a dense array is needed, this is a sparse matrix; give its toarray()")
+    if form.kind == "text" or not hasattr(rows, "columns") or not hasattr(rows, "to_numpy"):
+        return rows
+    if not form.names:
+        raise PlanError("this model was fitted on columns without names; give an array, not a frame")
+    missing = [name for name in form.names if name not in rows.columns]
+    needed = [name for name in missing if form.names.index(name) in _columns_read(graph)]
+    if needed:
+        raise PlanError(f"no column {', '.join(needed)} in the frame; it has {', '.join(map(str, rows.columns))}")
+    if missing:
+        rows = rows.assign(**dict.fromkeys(missing, np.nan))
+    return rows[list(form.names)].to_numpy()
+
+
+def _columns_read(graph: Graph) -> set[int]:
+    """Places of the columns that some operator reads."""
+    read: set[int] = set()
+    for node in graph.nodes:
+        if node.inputs and graph.nodes[node.inputs[0]].op == "source":
+            read |= set(node.array("places").tolist()) if node.op == "columns" else set(range(graph.form.columns))
+    return read
 
 
 def laid_out(imported: Graph, *, disabled: Collection[str] = (), **about: Any) -> Plan:

@@ -12,10 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from streamserve.core.messages import AnyArray
 from streamserve.plan.graph import Graph, Node
+from streamserve.plan.kernels import dense, forest
+from streamserve.plan.kernels.memory import addresses
+from streamserve.plan.kernels.scratch import empty_row
 from streamserve.plan.operators import OPERATORS, RowsRefused
+from streamserve.plan.operators.chains import chain, codes_of
 from streamserve.plan.operators.fused import stage_of
 
 Run = Callable[..., Any]
@@ -60,12 +65,67 @@ def _matrix_then_dot(node: Node) -> Run:
     return run
 
 
+class _Forest:
+    """The forest kernel over a node's arrays, which it keeps, since the kernel knows their addresses only."""
+
+    def __init__(self, node: Node, *, by_tree: bool) -> None:
+        self._arrays = [node.array(name) for name in ("nodes", "leaves", "roots", "heads")]
+        self._kept, self._width = addresses(*self._arrays), node.array("leaves").shape[1]
+        self._start, self._divide_by = node.array("start"), node.param("divide_by")
+        self._by_tree = by_tree
+
+    def __call__(self, table: Any) -> Any:
+        sums = np.empty((table.shape[0], len(self._start)))
+        sums[:] = self._start
+        if sparse.issparse(table):
+            ends, indices = (part.astype(np.int32, copy=False) for part in (table.indptr, table.indices))
+            forest.add_sparse(
+                self._kept, self._width, ends, indices, table.data, empty_row(table.shape[1])[None, :], sums
+            )
+        else:
+            forest.add_dense(self._kept, self._width, table, self._by_tree, sums)
+        if self._divide_by != 1:
+            sums /= self._divide_by
+        return sums
+
+
+def _row_by_row(node: Node) -> Run:
+    return _Forest(node, by_tree=False)
+
+
+def _tree_by_tree(node: Node) -> Run:
+    return _Forest(node, by_tree=True)
+
+
+class _Chain:
+    """The chain kernel over a node's operands, which it keeps."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._codes, self._operands = codes_of(node)
+        self._kept = addresses(self._operands)
+
+    def __call__(self, values: Any) -> Any:
+        if values.dtype != np.float64:
+            return chain(self._node, [values])
+        table = np.ascontiguousarray(values)
+        out, refused = np.empty_like(table), np.empty(len(table), dtype=bool)
+        if dense.run_chain(self._codes, self._kept, table, out, refused):
+            raise RowsRefused(refused, "a value is infinite, or NaN where none is allowed")
+        return out
+
+
 #: Operators with more than one way; the first is taken until costs are measured.
 VARIANTS: dict[str, tuple[Variant, ...]] = {
     "score": (
         Variant(name="fused", make=_fused_score),
         Variant(name="matrix-then-dot", make=_matrix_then_dot),
     ),
+    "forest": (
+        Variant(name="row-by-row", make=_row_by_row),
+        Variant(name="tree-by-tree", make=_tree_by_tree),
+    ),
+    "chain": (Variant(name="one-pass", make=_Chain), Variant(name="as-defined", make=_as_defined)),
 }
 _ONLY = (Variant(name="as-defined", make=_as_defined),)
 #: A variant is chosen for batches up to each of these many rows, and for larger ones.
@@ -128,7 +188,7 @@ class Layout:
             refused |= {int(places[i]): refusal.words for i in np.flatnonzero(refusal.rows)}
             places = places[~refusal.rows]
             try:
-                values = self.values(_taken(rows, places), outputs)
+                values = self.values(taken(rows, places.tolist()), outputs)
             except RowsRefused as another:
                 refusal = another
                 continue
@@ -170,8 +230,9 @@ def _size_of(rows: int) -> int:
     return 0 if rows <= SIZES[0] else 1 if rows <= SIZES[1] else 2
 
 
-def _taken(rows: Any, places: AnyArray) -> Any:
-    return rows[places] if isinstance(rows, np.ndarray) else [rows[i] for i in places.tolist()]
+def taken(rows: Any, places: Sequence[int]) -> Any:
+    """Some rows of a batch."""
+    return rows[np.asarray(places, dtype=np.intp)] if isinstance(rows, np.ndarray) else [rows[i] for i in places]
 
 
 def _spread(value: AnyArray, places: AnyArray, rows: int) -> AnyArray:

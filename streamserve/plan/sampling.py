@@ -7,6 +7,7 @@ from typing import Any
 
 from streamserve.plan.graph import Graph
 from streamserve.plan.kernels.dictionary import entries_of
+from streamserve.plan.sampling_columns import sample_table
 
 ROWS = 200
 _SEED = 7
@@ -27,7 +28,10 @@ def sample_rows(graph: Graph, *, rows: int = ROWS, seed: int = _SEED, odd: bool 
 
     `odd` adds what a model seldom sees and must answer all the same: to be compared with, not to be timed with.
     """
-    return sample_texts(graph, rows=rows, seed=seed, odd=odd)
+    texts = sample_texts(graph, rows=rows, seed=seed, odd=odd)
+    if graph.form.kind == "text":
+        return texts
+    return sample_table(graph, rows=rows, seed=seed, odd=odd, texts=texts)
 
 
 def sample_texts(graph: Graph, *, rows: int, seed: int, odd: bool) -> list[str]:

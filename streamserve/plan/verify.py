@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,18 @@ from streamserve.core.messages import AnyArray, Flags
 from streamserve.errors import PlanDiffers
 from streamserve.plan.compile import Plan
 from streamserve.plan.graph import Graph
-from streamserve.plan.operators import evaluate_nodes
+from streamserve.plan.importers.frames import for_original, one_job
+from streamserve.plan.operators import RowsRefused, evaluate_nodes
+from streamserve.plan.physical import taken
 from streamserve.plan.sampling import sample_rows
 
 TOLERANCE = 1e-12
 #: Rows that are also asked for alone.
 _ALONE = 40
+#: Characters of the original's own words in a difference.
+_MOST_WORDS = 120
 #: Operators whose results BLAS or the order of a vector sum decides.
-_DENSE = frozenset({"linear", "opaque"})
+_DENSE = frozenset({"linear", "opaque", "row_norm"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,40 +101,47 @@ def _compare_batch(plan: Plan, estimator: Any, rows: Any, first: int) -> Differe
 
 
 def _refusals(plan: Plan, estimator: Any, rows: Any, first: int, whole: Exception) -> Difference | None:
-    """The original failed on the batch; the plan must refuse the rows that it refuses alone, and answer the others."""
+    """The original failed on the batch: it must answer the rows that the plan answers, and refuse the others."""
     answers = plan.run(rows, plan.outputs)
-    for row in range(len(rows)):
-        alone = _asked(estimator, rows[row : row + 1], plan.outputs)
-        fails, refuses = isinstance(alone, Exception), row in answers.refused
-        if fails != refuses:
-            return Difference(
-                row=first + row,
-                output="predict",
-                operator="its input",
-                original=f"refuses: {alone or whole}" if fails else "answers",
-                plan="answers" if fails else f"refuses: {answers.refused[row]}",
-            )
-        if isinstance(alone, Exception):
-            continue
-        for output in plan.outputs:
-            value = answers.values[output][row : row + 1]
-            if differing_rows(alone[output], value, exact=is_exact(plan.graph)).any():
-                return Difference(
-                    row=first + row,
-                    output=output,
-                    operator=first_differing(plan, rows[row : row + 1], estimator),
-                    original=_word(alone[output][0]),
-                    plan=_word(value[0]),
-                )
+    kept = [row for row in range(len(rows)) if row not in answers.refused]
+    for row in sorted(answers.refused):
+        if not isinstance(_asked(estimator, rows[row : row + 1], plan.outputs), Exception):
+            said = f"refuses: {answers.refused[row]}"
+            return Difference(row=first + row, output="predict", operator="its input", original="answers", plan=said)
+    found = _refused_by_original(estimator, rows, kept, plan.outputs)
+    if found is not None:
+        row, why = found
+        said = f"refuses: {' '.join(str(why or whole).split())[:_MOST_WORDS]}"
+        return Difference(row=first + row, output="predict", operator="its input", original=said, plan="answers")
+    if not kept or len(kept) == len(rows):
+        return None
+    part = _compare_batch(plan, estimator, taken(rows, kept), 0)
+    return None if part is None else replace(part, row=first + kept[part.row])
+
+
+def _refused_by_original(
+    estimator: Any, rows: Any, kept: list[int], outputs: Sequence[str]
+) -> tuple[int, Exception] | None:
+    """A row that the original refuses alone, found by halving."""
+    while kept:
+        answer = _asked(estimator, taken(rows, kept), outputs)
+        if not isinstance(answer, Exception):
+            return None
+        if len(kept) == 1:
+            return kept[0], answer
+        half = len(kept) // 2
+        fails = isinstance(_asked(estimator, taken(rows, kept[:half]), outputs), Exception)
+        kept = kept[:half] if fails else kept[half:]
     return None
 
 
 def _asked(estimator: Any, rows: Any, outputs: Sequence[str]) -> Mapping[str, AnyArray] | Exception:
     """What the original answers; the exception that it raises for rows it cannot take."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), one_job(estimator):
         warnings.simplefilter("ignore")
         try:
-            return {output: np.asarray(getattr(estimator, output)(rows)) for output in outputs}
+            given = for_original(estimator, rows)
+            return {output: np.asarray(getattr(estimator, output)(given)) for output in outputs}
         except (ValueError, TypeError, AttributeError) as refusal:
             return refusal
 
@@ -154,6 +165,14 @@ def first_differing(plan: Plan, rows: Any, estimator: Any) -> str:
     names = plan.outputs
     if plan.imported is None:
         return "unknown: compiled elsewhere"
+    try:
+        return _first_differing(plan, rows, estimator, names)
+    except RowsRefused:
+        return "its input"
+
+
+def _first_differing(plan: Plan, rows: Any, estimator: Any, names: tuple[str, ...]) -> str:
+    assert plan.imported is not None
     before = {name: evaluate_nodes(plan.imported, rows, names)[plan.imported.outputs[name]] for name in names}
     expected = _asked(estimator, rows, names)
     if isinstance(expected, Exception) or not _same(before, expected):
@@ -177,7 +196,7 @@ def _same(some: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
 def _differing_step(graph: Graph, rows: Any, estimator: Any) -> str:
     """The first step of a pipeline whose own output differs from the node that ends it."""
     values = evaluate_nodes(graph, rows, graph.outputs)
-    part = rows
+    part = for_original(estimator, rows)
     for name, step in getattr(estimator, "steps", ())[:-1]:
         if step in {None, "passthrough"}:
             continue

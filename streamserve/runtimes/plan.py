@@ -36,12 +36,13 @@ class PlanRuntime:
         disabled = [str(name) for name in options.values("disable") or ()]
         options.finish()
         compiler = require("streamserve.plan.compile", spec)
+        costs = require("streamserve.plan.costs", spec)
         require("streamserve.plan.kernels", spec).warm()
         try:
             plan: Plan = (
                 obj
                 if isinstance(obj, compiler.Plan)
-                else compiler.compile_plan(obj, disabled=disabled, allow_untested=allow_untested)
+                else costs.chosen(compiler.compile_plan(obj, disabled=disabled, allow_untested=allow_untested))
             )
         except PlanError as refusal:
             raise type(refusal)(f"model {spec.model_id}: {spec.source}: {refusal}") from refusal

@@ -20,14 +20,19 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamserve.errors import ImportRefused
 from streamserve.plan.graph import Builder, Graph, InputForm
-from streamserve.plan.importers import compose, linear, text, versions
+from streamserve.plan.importers import categories, columns, compose, linear, text, trees, versions
 from streamserve.plan.importers.context import Importing, PredictorImporter, TransformerImporter
 
 __all__ = ["TESTED", "Imported", "form_of", "import_fitted", "importable"]
 
 TESTED = versions.TESTED
-_TRANSFORMERS: dict[str, TransformerImporter] = {**compose.TRANSFORMERS, **text.TRANSFORMERS}
-_PREDICTORS: dict[str, PredictorImporter] = {**compose.PREDICTORS, **linear.PREDICTORS}
+_TRANSFORMERS: dict[str, TransformerImporter] = {
+    **categories.TRANSFORMERS,
+    **columns.TRANSFORMERS,
+    **compose.TRANSFORMERS,
+    **text.TRANSFORMERS,
+}
+_PREDICTORS: dict[str, PredictorImporter] = {**compose.PREDICTORS, **linear.PREDICTORS, **trees.PREDICTORS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

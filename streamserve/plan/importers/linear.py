@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from streamserve.plan.importers.context import Importing, NotWhite, PredictorImporter, class_params
+from streamserve.plan.shapes import only_text
 
 
 def _scores(importing: Importing, estimator: Any, source: int, origin: str, *, ravel: bool) -> int:
@@ -15,6 +16,8 @@ def _scores(importing: Importing, estimator: Any, source: int, origin: str, *, r
     intercept = np.asarray(estimator.intercept_, dtype=np.float64)
     if coef.dtype != np.float64:
         raise NotWhite(f"its weights are {coef.dtype}: they are multiplied in that precision")
+    if not only_text(importing.builder.nodes, source):  # n-grams are finite; of anything else it checks that
+        source = importing.add("floats", source, origin=origin, allow_nan=False)
     constants = {"coef": coef, "intercept": intercept}
     return importing.add("linear", source, origin=origin, constants=constants, ravel=ravel)
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamserve.plan.kernels.memory import addresses
 
@@ -87,9 +88,18 @@ class _PerThread(threading.local):
     def scratch(self) -> Scratch:
         return Scratch()
 
+    row: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
+
 
 _per_thread = _PerThread()
 logs = _Logs()
+
+
+def empty_row(width: int) -> NDArray[np.float32]:
+    """The calling thread's row of zeros; who writes into it leaves it so."""
+    if len(_per_thread.row) < width:
+        _per_thread.row = np.zeros(width, dtype=np.float32)
+    return _per_thread.row
 
 
 def scratch() -> Scratch:

@@ -64,12 +64,12 @@ def choose(node: Node, inputs: Sequence[Any]) -> AnyArray:
 
 
 @operator("logistic", shape="answers", each_row_alone=False)
-def logistic(_: Node, inputs: Sequence[Any]) -> F64:
+def logistic(node: Node, inputs: Sequence[Any]) -> F64:
     """Probabilities of one logistic function a class, normalised where there are more than two."""
     scores = inputs[0]
     if scores.ndim == 1:
         pair: F64 = np.empty((len(scores), 2))
-        chances = expit(scores)
+        chances = expit(2 * scores if node.params.get("doubled") else scores)
         pair[:, 1] = chances
         np.subtract(1, chances, out=pair[:, 0])
         return pair
@@ -83,7 +83,7 @@ def _normalised(chances: F64) -> F64:
     if np.any(nothing):
         chances[nothing, :] = 1
         total[nothing] = chances.shape[1]
-    chances /= total.reshape((len(chances), -1))
+    chances /= total[:, None]
     return chances
 
 

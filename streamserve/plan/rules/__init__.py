@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from streamserve.errors import PlanError
 from streamserve.plan.graph import Graph
-from streamserve.plan.rules import fuse, linear, structure
+from streamserve.plan.rules import dense, fuse, linear, structure
 from streamserve.plan.rules.base import Rule
 
 RULES = (
@@ -18,6 +18,8 @@ RULES = (
     linear.DROP,
     fuse.SCORE,
     fuse.FEATURES,
+    dense.CHECKS,
+    dense.CHAIN,
 )
 #: Passes over all rules; every rule makes the graph simpler, so this many are never needed.
 _MOST_PASSES = 100

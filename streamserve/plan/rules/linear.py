@@ -13,7 +13,8 @@ import numpy as np
 
 from streamserve.plan.graph import Constant, Graph, Node, rebuilt
 from streamserve.plan.kernels.dictionary import build, entries_of
-from streamserve.plan.rules.base import Rule, shapes, widths
+from streamserve.plan.rules.base import Rule
+from streamserve.plan.shapes import shapes, widths
 
 
 def _push(graph: Graph) -> Graph:
