@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +46,12 @@ def play(
     answers: Flags | None = None,
     published_every: int = 1,
     delay: int = 0,
+    told: F64 | None = None,
+    labels: NDArray[np.int64] | None = None,
 ) -> Played:
     """Each query is decided by the state published last; its losses are learnt `delay` queries later.
+
+    `told`: `[queries, models, classes]`, `labels`: `[queries]`, for policies that learn from probabilities.
 
     `losses`: `[queries, models]`. `answers`: `[queries, models]`, false where a model would not answer; None: all do.
     """
@@ -72,7 +76,16 @@ def play(
             probability=int(drawn[0]) / PROBABILITY_ONE,
             offset=query,
         )
+        if told is not None and labels is not None:
+            outcome = _telling(outcome, told[query, seen], int(labels[query]), [models[bit] for bit in seen])
         waiting.append(outcome)
         if len(waiting) > delay:
             state = policy.learn(state, waiting.popleft())
     return Played(asked=asked, weights=weights)
+
+
+def _telling(outcome: OutcomeRecord, probabilities: F64, label: int, models: list[str]) -> OutcomeRecord:
+    """The outcome as a route makes it whose policy learns from probabilities."""
+    rows = {model: [row] for model, row in zip(models, probabilities.tolist(), strict=True)}
+    classes = tuple(map(str, range(probabilities.shape[-1])))
+    return replace(outcome, label=label, decision=replace(outcome.decision, probabilities=rows, classes=classes))

@@ -8,6 +8,7 @@ from streamserve.core.bounds import Bounds
 from streamserve.core.desk import ModelRules
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection import Policy
+from streamserve.core.selection.base import reads_probabilities
 from streamserve.core.selection.guarded import Guarded, ShareLimits
 from streamserve.core.selection.registry import POLICIES
 from streamserve.errors import ConfigError
@@ -85,6 +86,7 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
         # A policy without a state has nothing to learn.
         learns=policy.initial(models) is not None,
         probabilities=route.probabilities,
+        tells_probabilities=reads_probabilities(policy),
     )
 
 

@@ -116,7 +116,7 @@ def test_policies_take_the_options_that_are_given_and_their_own_defaults() -> No
 
 
 def test_a_policy_that_nobody_has_is_refused() -> None:
-    with pytest.raises(ConfigError, match='there is no policy "clever"; allowed: static, ab, hedge, leader'):
+    with pytest.raises(ConfigError, match='there is no policy "clever"; allowed: static, ab, hedge, stack'):
         make_policy(OtherPolicy(name="clever"))
 
 

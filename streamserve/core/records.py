@@ -95,6 +95,10 @@ class Decision:
     members: Mapping[str, Label]
     """Model id -> what it said, one value per row; those that answered only."""
     rows: int
+    probabilities: Mapping[str, list[list[float]]] = field(default_factory=dict)
+    """Model id -> what it gave each class, one list per row; only where the route's policy learns from it."""
+    classes: tuple[str, ...] = ()
+    """What the columns of `probabilities` stand for, as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

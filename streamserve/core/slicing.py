@@ -18,6 +18,7 @@ from streamserve.core.messages import (
     MemberOutput,
     Predictions,
     Requests,
+    ToldProbabilities,
     request_keys,
 )
 from streamserve.core.rows import ranges, starts_of
@@ -60,6 +61,10 @@ def take_predictions(block: Predictions, rows: I64, **changes: Any) -> Predictio
         members=tuple(
             MemberOutput(model=member.model, labels=member.labels[gather], differs=member.differs[rows])
             for member in block.members
+        ),
+        told=tuple(
+            ToldProbabilities(model=member.model, rows=member.rows[gather], told=member.told[rows])
+            for member in block.told
         ),
         queue_ms=block.queue_ms[rows],
         inference_ms=block.inference_ms[rows],

@@ -189,6 +189,14 @@ def _weights(config: RawConfig) -> Iterator[Mistake]:
             yield Mistake(path=path, words=f"{dotted(path)}: at least one {word} must be above 0")
 
 
+def _stacks(config: RawConfig) -> Iterator[Mistake]:
+    for route in config.names("routes"):
+        if config.policy(route) == "stack" and config.text("routes", route, "combine") != "log_probability":
+            path: KeyPath = ("routes", route, "policy")
+            words = 'stack weighs log-probabilities; set combine = "log_probability"'
+            yield Mistake(path=path, words=f"{dotted(path)}: {words}")
+
+
 def _guards(config: RawConfig) -> Iterator[Mistake]:
     for route in config.names("routes"):
         path: KeyPath = ("routes", route, "guard", "control")
@@ -243,6 +251,7 @@ _CHECKS = (
     _policies,
     _weights,
     _guards,
+    _stacks,
     _broker,
     _heartbeats,
 )

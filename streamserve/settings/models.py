@@ -251,9 +251,10 @@ class RouteSettings(Section):
         default=StaticPolicy(), description="Which models are asked, and with what weight; see below."
     )
     guard: GuardSettings | None = Field(default=None, description="Limits of shares; see below.")
-    combine: Literal["vote", "mean_probability", "mean", "best"] = Field(
+    combine: Literal["vote", "mean_probability", "log_probability", "mean", "best"] = Field(
         default="vote",
         description="`vote`: label with most weight; `mean_probability`: class with the highest mean probability; "
+        "`log_probability`: the same of log-probabilities, as `stack` needs it; "
         "`mean`: weighted mean of numbers; `best`: the answer of the heaviest model.",
     )
     deadline_ms: Int = Field(default=100, ge=1, description="From append to prediction, where a request names none.")

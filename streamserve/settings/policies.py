@@ -59,6 +59,14 @@ class HedgePolicy(_Policy):
     )
 
 
+class StackPolicy(_Policy):
+    """All models of the route are asked; their log-probabilities are weighed by gradient steps. Needs `combine =
+    "log_probability"`."""
+
+    name: Literal["stack"] = Field(description="All models are asked; weights are learnt from their probabilities.")
+    rate: Annotated[Float, Field(gt=0, le=1)] | None = Field(default=None, description="Of a gradient step.")
+
+
 class LeaderPolicy(_Policy):
     """One model serves, the best so far; a sampled few requests ask all models, to keep learning about the others."""
 
@@ -132,6 +140,7 @@ BUILT_IN = {
     "static": StaticPolicy,
     "ab": ABPolicy,
     "hedge": HedgePolicy,
+    "stack": StackPolicy,
     "leader": LeaderPolicy,
     "epsilon_greedy": EpsilonGreedyPolicy,
     "exp3": Exp3Policy,
@@ -160,6 +169,7 @@ PolicySettings = Annotated[
     Annotated[StaticPolicy, Tag("static")]
     | Annotated[ABPolicy, Tag("ab")]
     | Annotated[HedgePolicy, Tag("hedge")]
+    | Annotated[StackPolicy, Tag("stack")]
     | Annotated[LeaderPolicy, Tag("leader")]
     | Annotated[EpsilonGreedyPolicy, Tag("epsilon_greedy")]
     | Annotated[Exp3Policy, Tag("exp3")]

@@ -19,7 +19,7 @@ import numpy as np
 
 from streamserve.core.messages import MAX_MODELS_PER_ROUTE, PROBABILITY_ONE
 from streamserve.core.records import Decision, OutcomeRecord
-from streamserve.core.selection.base import Distribution, Policy, pick
+from streamserve.core.selection.base import Distribution, Policy, pick, reads_probabilities
 from streamserve.errors import ContractError
 
 MODELS = ("a@1", "b@1", "c@1", "d@1", "e@1")
@@ -38,7 +38,8 @@ def outcome_of(
     off_epoch: bool = False,
     offset: int = 0,
 ) -> OutcomeRecord:
-    """An outcome with these losses, for tests of policies."""
+    """An outcome with these losses, for tests of policies; its label is 0, and it tells probabilities that fit."""
+    told = {model: [_gives(loss)] for model, loss in losses.items() if model in chosen}
     decision = Decision(
         id=f"0-{offset}",
         route="route",
@@ -50,6 +51,8 @@ def outcome_of(
         label=[0],
         members={},
         rows=1,
+        probabilities=told,
+        classes=("0", "1", "2"),
     )
     return OutcomeRecord(
         to_partition=0,
@@ -60,8 +63,15 @@ def outcome_of(
         feedback=(0, offset),
         feedback_ms=0,
         losses=losses,
+        has_label=True,
+        label=0,
         offset=offset,
     )
+
+
+def _gives(loss: float) -> list[float]:
+    """What a model with this loss gave each of three classes; the first is the true one."""
+    return [0.9, 0.08, 0.02] if loss < 0.5 else [0.2, 0.7, 0.1]
 
 
 def learn_once(policy: Policy, state: Any, losses: Mapping[str, float], offset: int) -> Any:
@@ -80,8 +90,8 @@ def _drawn(mask: int, probability: int, losses: Mapping[str, float], offset: int
 def law_distribution_is_exact(policy: Policy) -> None:
     """Probabilities sum to one exactly, masks name models of the route and differ, weights are shares."""
     for state in _states(policy):
-        _check_distribution(policy.distribution(state, MODELS), len(MODELS))
-    _check_distribution(policy.distribution(policy.initial(("only@1",)), ("only@1",)), 1)
+        _check_distribution(policy.distribution(state, MODELS), len(MODELS), reads_probabilities(policy))
+    _check_distribution(policy.distribution(policy.initial(("only@1",)), ("only@1",)), 1, reads_probabilities(policy))
 
 
 def law_state_is_not_changed(policy: Policy) -> None:
@@ -110,7 +120,9 @@ def law_models_may_change(policy: Policy) -> None:
     for state in _states(policy):
         data = json.loads(_text(policy, state))
         for models in (MODELS[:2], (*MODELS, "new@1"), ("other@1", "new@1"), tuple(reversed(MODELS))):
-            _check_distribution(policy.distribution(policy.load(data, models), models), len(models))
+            _check_distribution(
+                policy.distribution(policy.load(data, models), models), len(models), reads_probabilities(policy)
+            )
 
 
 def law_any_number_of_models(policy: Policy) -> None:
@@ -118,9 +130,9 @@ def law_any_number_of_models(policy: Policy) -> None:
     for n in (1, 2, 33, MAX_MODELS_PER_ROUTE):
         models = tuple(f"m{place}@1" for place in range(n))
         state = policy.initial(models)
-        _check_distribution(policy.distribution(state, models), n)
+        _check_distribution(policy.distribution(state, models), n, reads_probabilities(policy))
         taught = policy.learn(state, outcome_of(dict.fromkeys(models, 0.5), chosen=models))
-        _check_distribution(policy.distribution(taught, models), n)
+        _check_distribution(policy.distribution(taught, models), n, reads_probabilities(policy))
 
 
 def law_a_state_that_cannot_be_read_is_refused(policy: Policy) -> None:
@@ -157,7 +169,7 @@ def law_extreme_losses_stay_finite(policy: Policy, n: int = 20_000) -> None:
         state = policy.initial(MODELS)
         for first in range(0, n, _PUBLISHED_EVERY):
             distribution = policy.distribution(state, MODELS)
-            _check_distribution(distribution, len(MODELS))
+            _check_distribution(distribution, len(MODELS), reads_probabilities(policy))
             offsets = np.arange(first, first + _PUBLISHED_EVERY, dtype=np.int64)
             masks, probabilities = pick(distribution, np.zeros_like(offsets), offsets, salt=7)
             outcomes: dict[tuple[int, int], OutcomeRecord] = {}
@@ -166,7 +178,7 @@ def law_extreme_losses_stay_finite(policy: Policy, n: int = 20_000) -> None:
                 if outcome is None:
                     outcome = outcomes[mask, turn % 2] = _drawn(mask, probability, pattern[turn % 2], first)
                 state = policy.learn(state, outcome)
-        _check_distribution(policy.distribution(state, MODELS), len(MODELS))
+        _check_distribution(policy.distribution(state, MODELS), len(MODELS), reads_probabilities(policy))
         _text(policy, state)
 
 
@@ -227,7 +239,7 @@ def _text(policy: Policy, state: Any) -> str:
         raise AssertionError(f"dump gives something that JSON does not have: {error}") from error
 
 
-def _check_distribution(distribution: Distribution, models: int) -> None:
+def _check_distribution(distribution: Distribution, models: int, signed: bool = False) -> None:
     masks = [int(mask) for mask in distribution.masks]
     probabilities = distribution.probabilities
     assert len(set(masks)) == len(masks) == len(probabilities), "each set of models is there once"
@@ -238,7 +250,7 @@ def _check_distribution(distribution: Distribution, models: int) -> None:
     weights = distribution.weights
     assert weights.shape == (models,), "one weight a model"
     assert bool(np.isfinite(weights).all()), "weights are finite"
-    assert float(weights.min()) >= 0.0, "weights are not negative"
+    assert signed or float(weights.min()) >= 0.0, "weights are not negative"
     assert abs(float(weights.sum()) - 1.0) <= 1e-9, f"weights sum to {float(weights.sum())}"
 
 

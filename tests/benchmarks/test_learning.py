@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks import published_rules
-from benchmarks.learning import Figure, draws, speed
+from benchmarks.figures import Figure
+from benchmarks.learning_speed import draws, speed
 from benchmarks.play import play
 from streamserve.core.selection.exp3 import Exp3
 from streamserve.core.selection.hedge import Hedge

@@ -94,7 +94,7 @@ def test_a_time_that_is_none_is_told() -> None:
 
 ROWS = [
     as_row(outcome(0, has_label=True, label={"é": [1, "x,\n"]}, partition=1)),
-    as_row(outcome(1, reward=0.75, partition=1)),
+    as_row(outcome(1, has_label=False, reward=0.75, partition=1)),
     as_row(outcome(2, has_label=True, label=None, partition=1)),
 ]
 

@@ -76,14 +76,14 @@ MISTAKES = [
         'name = "hedge"',
         'name = "hegde"',
         "policy",
-        'there is no policy "hegde"; allowed: static, ab, hedge, leader',
+        'there is no policy "hegde"; allowed: static, ab, hedge, stack',
         'did you mean "hedge"?',
     ),
     (
         '{ name = "hedge", eta',
         "{ eta",
         "policy",
-        "routes.digits.policy.name is missing; allowed: static, ab, hedge, leader",
+        "routes.digits.policy.name is missing; allowed: static, ab, hedge, stack",
         "",
     ),
     (

@@ -11,7 +11,7 @@ import numpy as np
 
 from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.records import OutcomeRecord
-from streamserve.core.selection.base import Distribution, Policy, is_sticky
+from streamserve.core.selection.base import Distribution, Policy, is_sticky, reads_probabilities
 from streamserve.core.selection.drawing import one_of
 from streamserve.core.selection.sums import fixed_point
 from streamserve.core.selection.weights import names_model
@@ -61,6 +61,10 @@ class Guarded:
     @property
     def sticky_by_key(self) -> bool:
         return is_sticky(self.policy)
+
+    @property
+    def reads_probabilities(self) -> bool:
+        return reads_probabilities(self.policy)
 
     def initial(self, models: Sequence[str]) -> Any:
         state = self.policy.initial(models)

@@ -11,6 +11,7 @@ from streamserve.core.selection.exp3 import Exp3
 from streamserve.core.selection.exp3ix import Exp3IX
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.selection.leader import Leader
+from streamserve.core.selection.stack import Stack
 from streamserve.core.selection.static import Static
 from streamserve.core.selection.thompson import Thompson
 from streamserve.core.selection.ucb import UCB
@@ -20,6 +21,7 @@ POLICIES: Mapping[str, type] = MappingProxyType(
         "static": Static,
         "ab": AB,
         "hedge": Hedge,
+        "stack": Stack,
         "leader": Leader,
         "epsilon_greedy": EpsilonGreedy,
         "exp3": Exp3,

@@ -14,6 +14,7 @@ from streamserve.topics.values import OutputTensor, PredictionValue
 
 _decode = msgspec.json.Decoder(PredictionValue).decode
 _MEMBER = "member."
+_PROBABILITIES = "probabilities."
 #: Rows without values cost nothing to claim; a request holds at most one row per two bytes.
 _MAX_EMPTY_ROWS = 1 << 20
 
@@ -62,6 +63,10 @@ def decode_decision(raw: bytes) -> Decision | None:
         label=label,
         members=_members(chosen, _absent(parameters.missing), rows_of),
         rows=0 if label is None else len(label),
+        probabilities={
+            model: rows for model in chosen if (rows := rows_of.get(f"{_PROBABILITIES}{model}")) is not None
+        },
+        classes=tuple(parameters.classes.split(",")) if isinstance(parameters.classes, str) else (),
     )
 
 

@@ -16,7 +16,7 @@ from streamserve.core.admission import Admission
 from streamserve.core.epochs import EpochTable
 from streamserve.core.messages import PROBABILITY_ONE, Requests
 from streamserve.core.selection.ab import AB
-from streamserve.core.selection.base import Policy
+from streamserve.core.selection.base import Policy, draw
 from streamserve.core.selection.beta import chances_of_being_largest
 from streamserve.core.selection.epsilon_greedy import EpsilonGreedy
 from streamserve.core.selection.exp3ix import Exp3IX
@@ -32,6 +32,13 @@ ABC = ("a@1", "b@1", "c@1")
 
 def sums(counts: tuple[float, ...], rewards: tuple[float, ...]) -> RewardSums:
     return RewardSums(models=ABC, counts=counts, rewards=rewards, events=1)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 10_000), st.integers(0, 1 << 44)), min_size=2, max_size=20), st.integers())
+def test_one_request_draws_as_among_many(places: list[tuple[int, int]], salt: int) -> None:
+    partition, offsets = np.array([p for p, _ in places]), np.array([o for _, o in places])
+    alone = [int(draw(partition[i : i + 1], offsets[i : i + 1], salt)[0]) for i in range(len(places))]
+    assert draw(partition, offsets, salt).tolist() == alone
 
 
 # -- ab -----

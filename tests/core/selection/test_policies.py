@@ -19,6 +19,7 @@ from streamserve.core.selection.exp3ix import Exp3IX
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.selection.leader import Leader
 from streamserve.core.selection.registry import POLICIES
+from streamserve.core.selection.stack import Stack
 from streamserve.core.selection.static import Static
 from streamserve.core.selection.sums import LossSums, fixed_point
 from streamserve.core.selection.thompson import Thompson
@@ -55,6 +56,8 @@ BUILT_IN = [
     UCB(width=2.0, half_life_events=None),
     UCB(half_life_events=1.0),
     Hedge(),
+    Stack(),
+    Stack(rate=1.0),
     Hedge(eta=2.0, half_life_events=None),
     Hedge(least=0.0),
     Exp3(),
