@@ -41,7 +41,7 @@ def model_specs(settings: Settings, pool: str) -> tuple[ModelSpec, ...]:
 
     Raises `ConfigError` where the config has no such pool.
     """
-    return tuple(_model_spec(name, settings.models[name]) for name in _hosted(settings, pool))
+    return tuple(model_spec(name, settings.models[name]) for name in _hosted(settings, pool))
 
 
 def model_rules(settings: Settings, pool: str) -> dict[str, ModelRules]:
@@ -90,7 +90,8 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
     )
 
 
-def _model_spec(name: str, model: ModelSettings) -> ModelSpec:
+def model_spec(name: str, model: ModelSettings) -> ModelSpec:
+    """One model, as a runtime takes it; in a pool or not."""
     return ModelSpec(
         name=name,
         version=model.version,
@@ -101,6 +102,11 @@ def _model_spec(name: str, model: ModelSettings) -> ModelSpec:
         options=model.options,
         isolation=_limits(model) if model.isolation == "process" else None,
     )
+
+
+def most_rows(model: ModelSettings) -> int:
+    """Of one call, as `batching` cuts them."""
+    return {"none": 1, "fixed": model.batch_size or model.max_batch}.get(model.batching, model.max_batch)
 
 
 def _limits(model: ModelSettings) -> Limits:

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from streamserve.assembly import app_rules, make_policy
-from streamserve.cli.outcomes import From, To, read_outcomes
-from streamserve.cli.targeting import AsJson, Servers, run
+from streamserve.cli.outcomes import read_outcomes
+from streamserve.cli.targeting import AsJson, From, Servers, To, route_of, run
 from streamserve.client import UnusableInput
-from streamserve.client.outcomes import span_of
+from streamserve.client.spans import span_of
 from streamserve.client.targets import target_of_config
 from streamserve.core.evaluation.estimates import LEAST_EFFECTIVE, Estimate, Evaluation, direct
 from streamserve.core.evaluation.estimates import evaluate as estimate
@@ -53,7 +53,7 @@ def evaluate(
     doubly robust, 95 %) over those of requests for which one model was drawn, for policies that ask one model each.
     A reward is 1 minus the loss. Exit code 1: the log says too little (fewer than 30 effective outcomes).
     """
-    asked = _route(config, route)
+    asked = route_of(app_rules(load_settings(config)), route)
     asked = replace(asked, policy=_policy(policy, asked))
     try:
         asked.policy.distribution(asked.policy.initial(asked.models), asked.models)
@@ -115,16 +115,6 @@ def _words(report: dict[str, Any]) -> str:
     if report["passed_over"]:
         lines.append(f"{report['passed_over']} outcomes tell neither every model's loss nor a draw")
     return "\n".join([*lines, *report["refused"]])
-
-
-def _route(config: Path, name: str | None) -> Route:
-    routes = {route.name: route for route in app_rules(load_settings(config)).routes}
-    if name is None and len(routes) == 1:
-        return next(iter(routes.values()))
-    if name not in routes:
-        given = "--route is needed" if name is None else f"--route {name}: there is none of that name"
-        raise UnusableInput(f"{given}; the app has {', '.join(routes)}")
-    return routes[name]
 
 
 def _policy(text: str, route: Route) -> Policy:

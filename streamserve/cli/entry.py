@@ -43,6 +43,7 @@ COMMANDS = {
     "show": Lazy("client", "show", "One request's story across the topics."),
     "dlq": Lazy("dlq", "app", "Dead letters: list, show, redrive, purge."),
     "bandit": Lazy("bandit", "app", "What a policy would have earned, from the log."),
+    "replay": Lazy("replay", "replay", "A candidate model over recorded requests."),
     "outcomes": Lazy("outcomes", "app", "Decisions and what was really so: export a data set."),
     "plan": Lazy("plan", "app", "White-box plans: pack, verify, explain, bench; their store."),
     "simulate": Lazy("simulate", "simulate", "Play an app through faults drawn from seeds."),

@@ -9,20 +9,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from streamserve.cli.targeting import App, Servers, run, target_and_rest
+from streamserve.cli.targeting import App, From, Servers, To, run, target_and_rest
 from streamserve.client import UnusableInput
 from streamserve.client.connection import KafkaLog
-from streamserve.client.outcomes import Span, as_row, outcomes, span_of, write_csv, write_parquet
+from streamserve.client.outcomes import as_row, outcomes, write_csv, write_parquet
 from streamserve.client.scanning import scanning
+from streamserve.client.spans import Span, span_of
 from streamserve.client.targets import Target
 from streamserve.core.records import OutcomeRecord
 
 app = typer.Typer(help="Decisions joined with their feedback: export them to retrain with.", no_args_is_help=True)
-
-From = Annotated[
-    str | None, typer.Option("--from", help="An ISO time, a duration such as 2h (so long ago), or an offset.")
-]
-To = Annotated[str | None, typer.Option("--to", help="As --from; what is older, or below that offset.")]
 
 
 @app.callback()
@@ -70,7 +66,7 @@ async def read_outcomes(target: Target, span: Span) -> list[OutcomeRecord]:
     """All of them; what cannot be read is told on standard error."""
     unreadable: list[str] = []
     async with scanning(KafkaLog(target.bootstrap_servers, target.security)) as scanner:
-        found = [one async for one in outcomes(target.app, scanner, span, unreadable)]
+        found = [one async for one in outcomes(target.app, scanner, span, unreadable.append)]
     for words in unreadable:
         typer.echo(words, err=True)
     return found

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from streamserve.client.failures import UnusableInput
 from streamserve.client.scanning import Scanner
-from streamserve.client.times import parse_time_ms
+from streamserve.client.spans import Span, stretches
 from streamserve.core.records import OutcomeRecord
 from streamserve.errors import ContractError, TopicsDiffer
 from streamserve.kafka.codecs import decode_outcome, format_ref
@@ -39,37 +38,10 @@ COLUMNS = (
 _ROWS_A_GROUP = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """From where to where a topic is read: times of the broker, or offsets in each partition; None: to its end."""
-
-    from_ms: int | None = None
-    to_ms: int | None = None
-    from_offset: int | None = None
-    to_offset: int | None = None
-
-
-def span_of(begin: str | None, end: str | None, now_ms: int) -> Span:
-    """What `--from` and `--to` mean: a whole number is an offset, all else a time.
-
-    Raises UnusableInput for what is neither.
-    """
-    from_offset, to_offset = _offset(begin), _offset(end)
-    return Span(
-        from_ms=parse_time_ms(begin, now_ms) if begin is not None and from_offset is None else None,
-        to_ms=parse_time_ms(end, now_ms) if end is not None and to_offset is None else None,
-        from_offset=from_offset,
-        to_offset=to_offset,
-    )
-
-
-def _offset(text: str | None) -> int | None:
-    digits = (text or "").strip()
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
-
-
-async def outcomes(app: str, scanner: Scanner, span: Span, unreadable: list[str]) -> AsyncIterator[OutcomeRecord]:
-    """The app's outcomes in the order of each partition. What cannot be read is told in `unreadable` and left out.
+async def outcomes(
+    app: str, scanner: Scanner, span: Span, unreadable: Callable[[str], object]
+) -> AsyncIterator[OutcomeRecord]:
+    """The app's outcomes in the order of each partition. What cannot be read is told to `unreadable`, left out.
 
     Raises TopicsDiffer where the app has no such topic.
     """
@@ -78,29 +50,14 @@ async def outcomes(app: str, scanner: Scanner, span: Span, unreadable: list[str]
     if not count:
         raise TopicsDiffer(f"app {app} has no topic {topic}; `streamserve topics create CONFIG` makes it")
     places = [At(topic, partition) for partition in range(count)]
-    starts, ends = await scanner.lookups.starts(places), await scanner.lookups.ends(places)
-    starts = await _from(scanner, span.from_ms, span.from_offset, starts, ends)
-    ends = {
-        at: min(end, ends[at]) for at, end in (await _from(scanner, span.to_ms, span.to_offset, ends, ends)).items()
-    }
-    for at in places:
-        async for record in scanner.read(at, starts[at], ends[at]):
+    for stretch in await stretches(scanner, places, span):
+        async for record in scanner.read(stretch.at, stretch.start, stretch.end):
             try:
                 yield decode_outcome(
-                    record.value, partition=at.partition, offset=record.offset, append_ms=record.append_ms
+                    record.value, partition=stretch.at.partition, offset=record.offset, append_ms=record.append_ms
                 )
             except ContractError as error:
-                unreadable.append(str(error))
-
-
-async def _from(
-    scanner: Scanner, time_ms: int | None, offset: int | None, otherwise: Mapping[At, int], ends: Mapping[At, int]
-) -> dict[At, int]:
-    """The first offset at that time or offset or behind it."""
-    if time_ms is not None:
-        found = await scanner.lookups.first_since(dict.fromkeys(otherwise, time_ms))
-        return {at: found.get(at, ends[at]) for at in otherwise}
-    return dict(otherwise) if offset is None else {at: max(offset, 0) for at in otherwise}
+                unreadable(str(error))
 
 
 def as_row(outcome: OutcomeRecord) -> dict[str, Any]:

@@ -96,6 +96,16 @@ def label_rows(label: Label, rows: int, vectors: bool) -> list[Label] | None:
     return [label] * rows if rows and listed == vectors else None
 
 
+def apart(combine: str, one: Label, other: Label) -> float:
+    """How far two answers to one row are apart, by the rule of the route: the loss of one if the other were the label.
+
+    In [0, 1], and symmetric. Numbers that are none (null, text) are apart unless they are the same.
+    """
+    if combine != "mean" or not all(_is_finite(value) for value in (*_flat(one), *_flat(other))):
+        return _differs(one, other)
+    return _distance(one, other)
+
+
 def _differs(label: Label, answer: Label) -> float:
     return 0.0 if label == answer else 1.0
 

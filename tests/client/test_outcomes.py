@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from streamserve.client import UnusableInput
-from streamserve.client.outcomes import COLUMNS, Span, as_row, outcomes, span_of, write_csv, write_parquet
+from streamserve.client.outcomes import COLUMNS, as_row, outcomes, write_csv, write_parquet
 from streamserve.client.scanning import scanning
+from streamserve.client.spans import Span, span_of
 from streamserve.core.records import OutcomeRecord
 from streamserve.errors import TopicsDiffer
 from streamserve.kafka.codecs import encode_outcome
@@ -42,7 +43,7 @@ class Logged:
     async def read(self, span: Span = Span()) -> tuple[list[OutcomeRecord], list[str]]:  # noqa: B008  (frozen)
         unreadable: list[str] = []
         async with scanning(MemoryApp(self.log)) as scanner:
-            return [one async for one in outcomes(APP, scanner, span, unreadable)], unreadable
+            return [one async for one in outcomes(APP, scanner, span, unreadable.append)], unreadable
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ async def test_what_cannot_be_read_is_told_and_the_rest_is_read(logged: Logged) 
 async def test_an_app_without_the_topic_is_told() -> None:
     async with scanning(MemoryApp(MemoryLog({"other": 1}))) as scanner:
         with pytest.raises(TopicsDiffer, match="has no topic"):
-            [one async for one in outcomes(APP, scanner, Span(), [])]
+            [one async for one in outcomes(APP, scanner, Span(), [].append)]
 
 
 def test_a_time_that_is_none_is_told() -> None:
