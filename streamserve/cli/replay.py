@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -91,7 +91,8 @@ def replay(
     target = target_of_config(config, bootstrap_servers)
     spec = model_spec(section_name, section)
     question = Question(rules=rules, route=asked, span=span, tolerance=distance)
-    with _listing(disagreements) as listed, _progress() as progress:
+    # What the model itself prints is not to stand in the report.
+    with _listing(disagreements) as listed, _progress() as progress, redirect_stdout(sys.stderr):
         listeners = Listeners(listed=listed, progress=progress)
         result = run(
             _replay(target, loaded_candidate(spec, most_rows(section), settings.base_dir), question, listeners)
@@ -159,15 +160,30 @@ def _tolerance(given: float | None, route: Route) -> float:
 
 @contextmanager
 def _listing(file: Path | None) -> Iterator[Callable[[Replayed], None]]:
+    """Writes what it is given to the file. Raises UnusableInput where that is not possible, also half-way."""
     if file is None:
         yield lambda _one: None
         return
-    try:
+    with _written(file):
         lines = file.open("w", encoding="utf-8")
+
+    def listed(one: Replayed) -> None:
+        with _written(file):
+            lines.write(f"{listed_line(one)}\n")
+
+    try:
+        yield listed
+    finally:
+        with _written(file):
+            lines.close()
+
+
+@contextmanager
+def _written(file: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UnusableInput(f"--disagreements {file}: cannot be written: {error.strerror}") from None
-    with lines:
-        yield lambda one: print(listed_line(one), file=lines)
 
 
 @contextmanager

@@ -183,6 +183,26 @@ def test_nothing_to_replay_is_exit_code_1(config: str, asked: Asked) -> None:
     assert "linear@1 on 0 requests of route digits" in output
 
 
+def test_a_full_disk_is_told(config: str, asked: Asked) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    code, output = told(config, "--model", "linear", "--disagreements", "/dev/full")
+    assert code == 2
+    assert "--disagreements /dev/full: cannot be written: No space left on device" in output
+
+
+def test_what_a_model_prints_does_not_stand_in_the_report(
+    config: str, asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        source = "tests.client.candidates:loud()"
+        run(["replay", config, "--model", "linear", "--source", source, "--json", "--bootstrap-servers", "127.0.0.1:1"])
+    said = capsys.readouterr()
+    assert left.value.code == 0
+    assert json.loads(said.out)["requests"] == 7
+    assert "hear me" in said.err
+
+
 def test_the_picture_is_one(config: str, asked: Asked, tmp_path: Path) -> None:
     for requests in (REQUESTS, ()):
         asked.requests = requests
