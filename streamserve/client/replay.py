@@ -137,7 +137,7 @@ class _Run:
         """Two scanners, since two topics are read side by side."""
         self._requests, self._others = scanners
         self._candidate = candidate
-        rules, route = question.rules, question.route
+        rules, route, self._span = question.rules, question.route, question.span
         self._route, self._index = route, rules.routes.index(route)
         self._admission = Admission(rules, EpochTable(rules))
         self._codec: InputCodec = input_codec(route.input, rules.max_request_bytes)
@@ -155,7 +155,8 @@ class _Run:
                 Reach(partition=one.at.partition, start=one.start, end=one.end, reached=one.start)
             )
             if one.is_cut:
-                self._gap(one.at, f"begins at offset {one.first_kept}: what the range names below that is gone")
+                gone = "is gone" if self._span.from_ms is None else "may be gone"
+                self._gap(one.at, f"begins at offset {one.first_kept}: what the range names below that {gone}")
         begins = {one.at: ms for one in ranges if (ms := await self._first_ms(one)) is not None}
         if begins:
             await self._read_labels(app, ranges, min(begins.values()) - _CLOCKS_MS)

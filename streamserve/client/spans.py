@@ -30,7 +30,7 @@ class Stretch:
     first_kept: int
     """The lowest offset that retention has left."""
     is_cut: bool
-    """What the span names, or may name, began below `first_kept`."""
+    """What the span names began below `first_kept`; where it names a time, may have."""
 
 
 def span_of(begin: str | None, end: str | None, now_ms: int) -> Span:

@@ -253,6 +253,11 @@ async def test_what_retention_has_taken_is_said(recorded: Recorded) -> None:
         assert [words for words in result.gaps if "begins at offset 20" in words] == result.gaps
         assert bool(result.gaps) is is_cut
         assert result.is_whole is not is_cut
+    result, _ = await recorded.replay(span=Span(from_ms=0))
+    assert ["what the range names below that may be gone" in words for words in result.gaps] == [True]
+    later_ms = recorded.log.records(REQUESTS)[1][5].append_ms
+    result, _ = await recorded.replay(span=Span(from_ms=later_ms))
+    assert (result.comparison.requests, result.gaps) == (75, [])
     recorded.log.delete_before(At(PREDICTIONS, 1), 50)  # those of requests 99 to 50
     result, _ = await recorded.replay(span=span_of("20", None, 0))
     assert result.comparison.without_prediction == 50
