@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import Foreign, foreign_client, oip
@@ -113,11 +115,12 @@ def recorded(broker: BrokerForTests, tmp_path: Path) -> Path:
     return config
 
 
-def test_candidates_are_tried_on_what_was_recorded(recorded: Path, tmp_path: Path) -> None:
+def test_candidates_are_tried_on_what_was_recorded(broker: BrokerForTests, recorded: Path, tmp_path: Path) -> None:
     check_better(recorded)
     check_worse(recorded, tmp_path / "other.jsonl")
     check_ranges(recorded)
     check_that_it_can_be_broken_off(recorded)
+    check_that_what_retention_took_is_said(recorded, broker.bootstrap_servers)
 
 
 def check_better(config: Path) -> None:
@@ -193,3 +196,18 @@ def check_that_it_can_be_broken_off(config: Path) -> None:
     report = json.loads(output)
     assert (report["broken_off"], report["complete"]) == (True, False)
     assert report["requests"] == sum(one["reached"] - one["from"] for one in report["partitions"]) < ASKED
+
+
+def check_that_what_retention_took_is_said(config: Path, servers: str) -> None:
+    app = config.read_text().split('name = "')[1].split('"')[0]
+    gone = TopicPartition(f"{app}.requests.v1", 0, 20)
+    admin = AdminClient({"bootstrap.servers": servers})
+    (done,) = admin.delete_records([gone]).values()
+    done.result(TIMEOUT_S)
+    code, report = replayed(config, "--model", "served")
+    assert (code, report["complete"], report["requests"]) == (0, False, ASKED - 20)
+    assert report["gaps"] == [
+        f"{app}.requests.v1, partition 0, begins at offset 20: what the range names below that is gone"
+    ]
+    code, report = replayed(config, "--model", "served", "--from", "20")
+    assert (code, report["complete"], report["gaps"]) == (0, True, [])
