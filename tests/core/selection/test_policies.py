@@ -91,6 +91,13 @@ def test_a_million_extreme_losses_stay_finite(policy: Policy) -> None:
     law_extreme_losses_stay_finite(policy, n=250_000)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("policy", [cls() for name, cls in POLICIES.items() if name not in ("static", "ab")], ids=repr)
+def test_ten_million_extreme_losses_stay_finite(policy: Policy) -> None:
+    law_extreme_losses_stay_finite(policy, n=2_500_000)
+
+
 # -- the list itself can fail: one planted fault for each law -----
 
 
