@@ -114,7 +114,8 @@ class Simulation:
         self._calls: dict[tuple[str, str], int] = {}
         self.terminal_group = f"{APP}.terminal"
         pools = () if form.fused else sorted({model.pool for model in form.models})
-        self._serving_groups = [self.terminal_group, *(f"{APP}.pool.{pool}" for pool in pools)]
+        groups = [self.terminal_group, *(f"{APP}.pool.{pool}" for pool in pools)]
+        self._to_be_served = {(group, at) for group in groups for at in self.log.partitions(self.topics.requests)}
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -159,8 +160,7 @@ class Simulation:
                 continue
             for reader in process.connections.groups:
                 served.update((reader.group_name, at) for at in reader.owned)
-        requests = self.log.partitions(self.topics.requests)
-        return all((group, at) in served for group in self._serving_groups for at in requests)
+        return served >= self._to_be_served
 
     def _is_over(self) -> bool:
         if not all(process.idle for process in self.processes.values()):
