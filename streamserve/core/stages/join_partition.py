@@ -12,6 +12,9 @@ from streamserve.core.records import Feedback, FeedbackRecord, PredictionRecord
 from streamserve.core.stages.join_window import LateAnswers, PredictionStore
 
 _NEVER_MS = -(1 << 62)
+#: So long at least a second copy of a forwarded record is known, however short the window: it comes when the forwarder
+#: has been away before it could commit.
+FORWARDED_MS = 600_000
 _SeenKey = tuple[object, bool, tuple[int, int] | None]
 _Key = TypeVar("_Key", int, str)
 
@@ -173,6 +176,7 @@ class Partition:
         below = self.store.forgotten_below
         while self._fetches and (self._fetches[0][1] < before_ms or self._fetches[0][2] < below):
             self._fetches.popleft()
+        before_ms = min(before_ms, newest_ms - FORWARDED_MS)
         while self._seen:
             key, (_, append_ms) = next(iter(self._seen.items()))
             if append_ms >= before_ms:

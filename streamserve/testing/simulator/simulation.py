@@ -179,6 +179,8 @@ class Simulation:
         for number, written in enumerate(self.clients.written):
             stamps = self.log.partition(At(self.topics.requests, number)).stamps
             recent = sum(1 for stamp in reversed(stamps[-3_000:]) if stamp > now - 6_000)
+            answers = self.log.partition(At(self.topics.predictions, number)).stamps[-3_000:]
+            recent += sum(1 for stamp in answers if stamp > now - _SEND_TROUBLE_MS)  # it may not have heard of these
             bound += recent + written.missing + len(written.deleted)  # whoever had read them goes on with them
         for process in self.processes.values():
             if process.form.role != "learn" and process.alive:
