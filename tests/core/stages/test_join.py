@@ -295,6 +295,17 @@ def test_a_second_copy_of_a_forwarded_record_is_known_beyond_a_short_window(late
     assert counts(stage.handle(fetched(again), later)).get("duplicate", 0) == known
 
 
+def test_a_new_owner_reads_the_prediction_of_a_request_that_was_answered_late() -> None:
+    """After others that are forgotten already, though they came behind it: its feedback is still to come."""
+    stage = owning(window_ms=1_000)
+    stage.handle(predictions(0, prediction(7), next_offset=40), NOW_MS)
+    late = replace(prediction(3), append_ms=NOW_MS + 900)
+    stage.handle(predictions(0, late, next_offset=41), NOW_MS + 900)
+    stage.handle(fetched(replace(feedback(0, ref=(0, 99)), append_ms=NOW_MS + 1_500)), NOW_MS + 1_500)
+    stage.handle(predictions(0, replace(prediction(12), append_ms=NOW_MS + 12_000), next_offset=42), NOW_MS + 1_500)
+    assert json.loads(stage.commit_metadata(0))["predictions_from"] == 40
+
+
 def test_a_new_owner_knows_duplicates_from_what_it_re_reads() -> None:
     stage = owning()
     stage.handle(predictions(0, prediction(1), next_offset=40), NOW_MS)
