@@ -64,6 +64,7 @@ def build_blocks(
             partition=columns["partition"][rows],
             route=routes[route].name,
             model=model,
+            models=routes[route].models,
             offsets=columns["offset"][rows],
             row_starts=starts_of(n_rows[rows]),
             labels=labels,

@@ -127,6 +127,8 @@ class Answers:
     """Index -> words, for a member that failed on this request."""
     failures: Mapping[int, Failure] = field(default_factory=dict)
     """Index -> more than words, for a request on which the model failed when it was called with it alone."""
+    models: tuple[str, ...] = ()
+    """The route's models as its writer knows them: what the bits of `choice.chosen` stand for. Empty: as we do."""
     log_offset: I64 | None = None
     """Where each answer stands in the answers topic; None if it was never there."""
 

@@ -214,6 +214,7 @@ def _kind_of(block: Answers) -> Hashable:
     """Equal for blocks of one model that can be joined."""
     labels, probabilities, classes = block.labels, block.probabilities, block.classes
     return (
+        block.models,
         None if labels is None else (labels.dtype.str, labels.shape[1:]),
         None if probabilities is None else (probabilities.dtype.str, probabilities.shape[1:]),
         None if classes is None else tuple(classes.tolist()),
@@ -230,6 +231,7 @@ def _joined(parts: list[Answers]) -> Answers:
         partition=np.concatenate([part.partition for part in parts]),
         route=first.route,
         model=first.model,
+        models=first.models,
         offsets=np.concatenate([part.offsets for part in parts]),
         row_starts=starts_of(np.concatenate([np.diff(part.row_starts) for part in parts])),
         labels=_concatenated([part.labels for part in parts]),

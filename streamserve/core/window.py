@@ -198,10 +198,17 @@ class Window:
         return reached
 
     def _adopt(self, answers: Answers, at: I64, rows: I64) -> None:
-        """Where an answer was made under another choice: the one not stale counts, else the higher epoch."""
+        """Where an answer was made under another choice: the one not stale counts, else the higher epoch.
+
+        Not where it names a model that is not known here: nobody could wait for that.
+        """
         table, theirs = self.table, answers.choice
         epoch, chosen, stale = theirs.epoch[rows], theirs.chosen[rows], theirs.stale[rows]
-        differs = (epoch != table["epoch"][at]) | (chosen != table["chosen"][at])
+        ours = self.routes[self._route_index[answers.route]].models
+        known: Flags | bool = True
+        if answers.models and answers.models != ours:
+            chosen, known = _in_order_of(ours, answers.models, chosen)
+        differs = known & ((epoch != table["epoch"][at]) | (chosen != table["chosen"][at]))
         if not some(differs):
             return
         ours_stale = table["stale"][at]
@@ -358,6 +365,18 @@ class Window:
         if len(self._classes) > _FEW:  # a model that names other classes in every answer
             self._classes.clear()
         return self._classes.setdefault((classes.dtype.str, tuple(classes.tolist())), classes)
+
+
+def _in_order_of(ours: tuple[str, ...], theirs: tuple[str, ...], chosen: U64) -> tuple[U64, Flags]:
+    """`[n]` masks in the order of another config of the route, in ours; and which name only models that are ours."""
+    found, known = np.zeros(len(chosen), np.uint64), np.ones(len(chosen), np.bool_)
+    for bit, model in enumerate(theirs):
+        named = has_bit(chosen, bit)
+        if model in ours:
+            found[named] |= np.uint64(1 << ours.index(model))
+        else:
+            known &= ~named
+    return found, known
 
 
 def _spread(rows: NDArray[_Row], present: Flags) -> NDArray[_Row]:

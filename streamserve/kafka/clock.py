@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 #: A bound older than this is forgotten: clocks drift (50 ppm is 15 ms in 5 minutes).
 _BOUNDS_KEPT_MS = 120_000.0
-#: So far a bound of that age may be off.
-_DRIFT_MS = 6
+#: So much of its age a bound may be off.
+_DRIFT = 50e-6
 #: One kept bound per slot of time is enough; 120 of them cover the span.
 _SLOT_MS = 1_000.0
 #: An offset known no better than this may be far off: it is set, not moved, as soon as it is known better.
@@ -56,7 +56,9 @@ class BrokerClock:
         """
         if not self._bounds:
             return None
-        return math.floor(self._monotonic() * 1000.0 + self._anchor_ms + self._range()[0]) - _DRIFT_MS
+        at = self._monotonic() * 1000.0
+        drifted_ms = _DRIFT * (at - self._bounds[0][0])
+        return math.floor(at + self._anchor_ms + self._range()[0] - drifted_ms) - 1
 
     def until_ms(self, deadline_ms: int) -> float:
         """Milliseconds from now to a broker time; negative when it has passed."""

@@ -118,6 +118,9 @@ class AnswersBlock(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stale: Annotated[ArrayValue, Meta(description="`[n]` bool.")]
     queue_ms: Annotated[ArrayValue, Meta(description="`[n]` int32: from append to the start of the model call.")]
     inference_ms: Annotated[ArrayValue, Meta(description="`[n]` int32: the model call that answered it.")]
+    models: Annotated[
+        list[str], Meta(description="The route's models in the writer's config; empty: as in the reader's.")
+    ] = []
     errors: Annotated[
         dict[int, tuple[int, str]], Meta(description="Index -> reason code and words: no model can use this request.")
     ] = {}

@@ -229,6 +229,33 @@ def test_commit_metadata_tells_a_successor_where_to_read_from() -> None:
     assert parse_metadata(w.stage.commit_metadata(0)) == (19, 1)
 
 
+def under(epoch: int, chosen: int) -> Choice:
+    return Choice(
+        chosen=np.array([chosen], np.uint64),
+        probability=np.array([1 << 31]),
+        epoch=np.array([epoch]),
+        stale=np.zeros(1, np.bool_),
+    )
+
+
+@pytest.mark.parametrize(
+    ("models", "chosen", "waits_for"),
+    [(("b@1", "c@1", "a@1"), 0b001, []), (("b@1", "d@1"), 0b01, []), (("b@1", "d@1"), 0b11, ["a@1", "c@1"])],
+)
+def test_a_choice_is_adopted_by_the_names_of_its_models(models, chosen, waits_for) -> None:
+    """In a deploy a pool may have other models for the route, or the same in another order; the bits are its own."""
+    w = world()
+    w.feed(requests([b"x:1,1"]))
+    w.feed(answers("b@1", [0], [5], models=models, choice=under(3, chosen)))
+    for model in waits_for:
+        assert not w.records
+        w.feed(answers(model, [0], [5], models=MODELS))
+    assert w.labels(0) == [5]
+    block, at = w.records[0, 0]
+    names = [model for bit, model in enumerate(block.models) if int(block.choice.chosen[at]) >> bit & 1]
+    assert names == sorted(["b@1", *waits_for])
+
+
 @pytest.mark.parametrize(("model", "name"), [("a@2", "r"), ("a@1", "new")])
 def test_a_successor_reads_answers_that_are_not_known_here_yet(model: str, name: str) -> None:
     """In the middle of a deploy: the pool has the new version already, the owner is replaced a moment later."""

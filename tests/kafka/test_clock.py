@@ -105,3 +105,13 @@ def test_the_earliest_time_is_never_ahead_of_the_brokers_however_slow_its_answer
         assert earliest is not None
         assert earliest <= truth
         assert earliest >= truth - max(back for _, back, _ in answers) - 10
+
+
+def test_what_was_told_long_ago_says_less() -> None:
+    """Who has not written for an hour does not know by how much its clock has run ahead since."""
+    ours, clock = clocks()
+    sent = clock.monotonic_ms()
+    clock.acknowledged(sent, epoch_ms(ours))
+    ours.advance(3_600_000)
+    ahead_ms = 3_600_000 * 40 // 1_000_000
+    assert (clock.earliest_ms() or 0) <= epoch_ms(ours) - ahead_ms

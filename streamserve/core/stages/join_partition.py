@@ -12,6 +12,9 @@ from streamserve.core.records import Feedback, FeedbackRecord, PredictionRecord
 from streamserve.core.stages.join_window import LateAnswers, PredictionStore
 
 _NEVER_MS = -(1 << 62)
+#: So long at least a second copy of a forwarded record is known, however short the window: it comes when the forwarder
+#: has been away before it could commit.
+FORWARDED_MS = 600_000
 _SeenKey = tuple[object, bool, tuple[int, int] | None]
 _Key = TypeVar("_Key", int, str)
 
@@ -38,7 +41,7 @@ class Partition:
         self._progress_ms = _NEVER_MS  # when predictions last came
         self._predictions_ms = _NEVER_MS  # append time of the newest prediction seen
         self._predictions_next = number_in(resume.metadata, "predictions_from")
-        # Of each fetch of predictions: its first offset, its newest append time, its last request offset.
+        # Of each fetch of predictions: its first offset, its newest append time, the request of its last record.
         self._fetches: deque[tuple[int, int, int]] = deque()
         self._answers_next = resume.answers_from
         self._seen: OrderedDict[_SeenKey, tuple[int, int]] = OrderedDict()  # -> offset, append time
@@ -152,8 +155,7 @@ class Partition:
             self._progress_ms = now_ms
             newest_ms = max(record.append_ms for record in records)
             self._predictions_ms = max(self._predictions_ms, newest_ms)
-            last = max(record.request_offset for record in records)
-            self._fetches.append((self._predictions_next, newest_ms, last))
+            self._fetches.append((self._predictions_next, newest_ms, records[-1].request_offset))
         self._predictions_next = event.next_offset
         # One look-up for each, though an id may have come twice in this fetch.
         return [self.waiting[offset][0] for offset in dict.fromkeys(found)]
@@ -169,15 +171,23 @@ class Partition:
         newest_ms = self._feedback_ms if oldest_open is None else min(self._feedback_ms, oldest_open[0].append_ms)
         before_ms = newest_ms - window_ms
         self.store.expire(before_ms)
-        self.answers.forget_below(self.store.forgotten_below)
+        self.answers.forget_below(self.store.forgotten_below, self._is_held)
         below = self.store.forgotten_below
-        while self._fetches and (self._fetches[0][1] < before_ms or self._fetches[0][2] < below):
+        while self._fetches:
+            _, fetched_ms, last = self._fetches[0]
+            # A request that was answered late stands behind later ones that may be forgotten before it.
+            if fetched_ms >= before_ms and (last >= below or self._is_held(last)):
+                break
             self._fetches.popleft()
+        before_ms = min(before_ms, newest_ms - FORWARDED_MS)
         while self._seen:
             key, (_, append_ms) = next(iter(self._seen.items()))
             if append_ms >= before_ms:
                 break
             del self._seen[key]
+
+    def _is_held(self, request_offset: int) -> bool:
+        return self.store.by_offset(request_offset) is not None
 
     def metadata(self) -> str:
         predictions_from = self._fetches[0][0] if self._fetches else self._predictions_next

@@ -161,8 +161,9 @@ class LateAnswers:
         """Log offset of the oldest block; None where there is none."""
         return self._blocks[0].log_offset if self._blocks else None
 
-    def forget_below(self, request_offset: int) -> None:
-        while self._blocks and self._blocks[0].last < request_offset:
+    def forget_below(self, request_offset: int, is_held: Callable[[int], bool]) -> None:
+        """`is_held`: whether the prediction of a request is remembered though it lies below."""
+        while self._blocks and self._blocks[0].last < request_offset and not is_held(self._blocks[0].last):
             self._drop_oldest()
 
     def __len__(self) -> int:

@@ -75,6 +75,7 @@ def _encode_block(answers: Answers) -> bytes:
         stale=pack_column(choice.stale, np.bool_),
         queue_ms=pack_column(answers.queue_ms, np.int32),
         inference_ms=pack_column(answers.inference_ms, np.int32),
+        models=list(answers.models),
         errors=dict(answers.errors),
         details=dict(answers.details),
         failures={
@@ -207,6 +208,7 @@ def _unpack(block: AnswersBlock, partition: int, log_offset: int) -> Answers:
         ),
         queue_ms=unpack_column(block.queue_ms, np.int32, n),
         inference_ms=unpack_column(block.inference_ms, np.int32, n),
+        models=tuple(block.models),
         errors=block.errors,
         details=block.details,
         failures={
@@ -233,6 +235,8 @@ def _check(answers: Answers) -> None:
     probability = answers.choice.probability
     if probability.min() < 0 or probability.max() > PROBABILITY_ONE:
         raise ValueError("a probability is outside 0..1")
+    if answers.models and int(answers.choice.chosen.max()) >> len(answers.models):
+        raise ValueError(f"a model is chosen that is none of the {len(answers.models)} of its route")
     _check_rows(answers, int(answers.row_starts[-1]))
     _check_words(answers, n)
 

@@ -136,7 +136,7 @@ class SimulatedLog:
         for records in parts:
             partition.keys += records.keys
             partition.values += records.values
-            partition.headers += [tuple((name, value) for name, value in headers) for headers in records.headers]
+            partition.headers += map(tuple, records.headers)
         n = len(partition.values) - index
         partition.offsets += range(first, first + n)
         partition.stamps += [stamp] * n

@@ -71,6 +71,8 @@ def _deployed(rng: random.Random, models: tuple[ModelForm, ...]) -> tuple[ModelF
             for at, model in enumerate(models)
         )
     if luck > 0.8 and len(models) > 2:
+        if sum(model.pool == models[i].pool for model in models) == 1:
+            i = 0  # each pool keeps a model
         return (*models[:i], *models[i + 1 :])
     more = models[0]._replace(name=NAMES[len(models)], version="1", pool=models[i].pool)
     return (*models[:i], more, *models[i:])

@@ -72,7 +72,8 @@ def a_take_over_uses_the_log(evidence: Evidence) -> Verdict:
             continue
         first = terminals[0]
         given = simulation.env.ownerships.get((simulation.terminal_group, request.partition), [])
-        times = [at for at, life in given if life == first.writer and at <= first.at_ms]
+        # What it had handed over before, as an earlier owner, may have been on its way for long.
+        times = [at for at, life in given if life == first.writer and at <= first.sent_ms]
         if not times or len(given) < 2:
             continue
         absent = first.absent

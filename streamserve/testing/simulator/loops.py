@@ -78,21 +78,22 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                     ready.append(heapq.heappop(timers)[2])
                 for _ in range(len(ready)):
                     call = ready.popleft()
-                    if not call._cancelled:
-                        self._run(call)
+                    if call._cancelled:
+                        continue
+                    try:
+                        call._context.run(call._callback, *call._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:  # noqa: BLE001  (as asyncio's own loop does)
+                        self._failed(call, error)
                 if not ready or self.over:
                     break
         finally:
             self._stepping = False
             events._set_running_loop(before)
 
-    def _run(self, call: _Call) -> None:
-        try:
-            call._context.run(call._callback, *call._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001  (as asyncio's own loop does)
-            self.call_exception_handler({"message": f"exception in callback {call._callback}", "exception": error})
+    def _failed(self, call: _Call, error: BaseException) -> None:
+        self.call_exception_handler({"message": f"exception in callback {call._callback}", "exception": error})
 
     @property
     def has_ready(self) -> bool:

@@ -114,7 +114,8 @@ class Simulation:
         self._calls: dict[tuple[str, str], int] = {}
         self.terminal_group = f"{APP}.terminal"
         pools = () if form.fused else sorted({model.pool for model in form.models})
-        self._serving_groups = [self.terminal_group, *(f"{APP}.pool.{pool}" for pool in pools)]
+        groups = [self.terminal_group, *(f"{APP}.pool.{pool}" for pool in pools)]
+        self._to_be_served = {(group, at) for group in groups for at in self.log.partitions(self.topics.requests)}
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -159,8 +160,7 @@ class Simulation:
                 continue
             for reader in process.connections.groups:
                 served.update((reader.group_name, at) for at in reader.owned)
-        requests = self.log.partitions(self.topics.requests)
-        return all((group, at) in served for group in self._serving_groups for at in requests)
+        return served >= self._to_be_served
 
     def _is_over(self) -> bool:
         if not all(process.idle for process in self.processes.values()):
@@ -179,6 +179,8 @@ class Simulation:
         for number, written in enumerate(self.clients.written):
             stamps = self.log.partition(At(self.topics.requests, number)).stamps
             recent = sum(1 for stamp in reversed(stamps[-3_000:]) if stamp > now - 6_000)
+            answers = self.log.partition(At(self.topics.predictions, number)).stamps[-3_000:]
+            recent += sum(1 for stamp in answers if stamp > now - _SEND_TROUBLE_MS)  # it may not have heard of these
             bound += recent + written.missing + len(written.deleted)  # whoever had read them goes on with them
         for process in self.processes.values():
             if process.form.role != "learn" and process.alive:

@@ -282,6 +282,30 @@ def test_a_forwarded_record_that_comes_twice_is_joined_once() -> None:
     assert counts(stage.handle(fetched(*others), NOW_MS)) == {"matched": 2}
 
 
+@pytest.mark.parametrize(("later_ms", "known"), [(599_000, True), (601_000, False)])
+def test_a_second_copy_of_a_forwarded_record_is_known_beyond_a_short_window(later_ms: int, known: bool) -> None:
+    """It comes when its forwarder has been away for longer than the window before it could commit."""
+    stage = owning(window_ms=1_000)
+    stage.handle(predictions(0, prediction(1)), NOW_MS)
+    first = feedback(0, ref=(0, 1), origin=(2, 8))
+    assert counts(stage.handle(fetched(first), NOW_MS)) == {"matched": 1}
+    later = NOW_MS + later_ms
+    stage.handle(fetched(replace(feedback(1, ref=(0, 9)), append_ms=first.append_ms + later_ms)), later)
+    again = replace(feedback(2, ref=(0, 1), origin=(2, 8)), append_ms=first.append_ms + later_ms)
+    assert counts(stage.handle(fetched(again), later)).get("duplicate", 0) == known
+
+
+def test_a_new_owner_reads_the_prediction_of_a_request_that_was_answered_late() -> None:
+    """After others that are forgotten already, though they came behind it: its feedback is still to come."""
+    stage = owning(window_ms=1_000)
+    stage.handle(predictions(0, prediction(7), next_offset=40), NOW_MS)
+    late = replace(prediction(3), append_ms=NOW_MS + 900)
+    stage.handle(predictions(0, late, next_offset=41), NOW_MS + 900)
+    stage.handle(fetched(replace(feedback(0, ref=(0, 99)), append_ms=NOW_MS + 1_500)), NOW_MS + 1_500)
+    stage.handle(predictions(0, replace(prediction(12), append_ms=NOW_MS + 12_000), next_offset=42), NOW_MS + 1_500)
+    assert json.loads(stage.commit_metadata(0))["predictions_from"] == 40
+
+
 def test_a_new_owner_knows_duplicates_from_what_it_re_reads() -> None:
     stage = owning()
     stage.handle(predictions(0, prediction(1), next_offset=40), NOW_MS)

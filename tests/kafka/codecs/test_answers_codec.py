@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as npst
 
 from streamserve.core.messages import PROBABILITY_ONE, Answers, Choice
 from streamserve.core.reasons import Missing, Reason
-from streamserve.errors import ContractError
+from streamserve.errors import ContractError, MalformedRecord
 from streamserve.kafka.codecs.answers import decode_answers, encode_answers
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
@@ -38,6 +38,7 @@ def blocks(draw: st.DrawFn) -> Answers:
         partition=np.full(n, draw(st.integers(0, 9))),
         route=draw(TEXTS),
         model=draw(TEXTS),
+        models=draw(st.sampled_from([(), tuple(f"m{i}@1" for i in range(64))])),
         offsets=np.cumsum(column(np.int64, st.integers(1, 2**40))),
         row_starts=np.cumsum([0, *counts]),
         labels=draw(npst.arrays(np.dtype(dtype), (rows, *trailing), elements=elements)) if rows else None,
@@ -137,6 +138,15 @@ def answers(n: int = 3, **changes: Any) -> Answers:
         inference_ms=np.zeros(n, np.int32),
     )
     return replace(block, **changes)
+
+
+def test_a_choice_among_models_that_are_not_there_is_malformed() -> None:
+    (value,) = encode_answers(answers(models=("a@1",)))
+    assert decode_answers(value, 3).models == ("a@1",)
+    choice = replace(answers().choice, chosen=np.array([1, 2, 1], np.uint64))
+    (value,) = encode_answers(answers(models=("a@1",), choice=choice))
+    with pytest.raises(MalformedRecord, match="none of the 1 of its route"):
+        decode_answers(value, 3)
 
 
 def test_no_answers_are_no_record() -> None:
