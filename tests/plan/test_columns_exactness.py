@@ -238,3 +238,12 @@ def test_a_text_column_that_holds_no_text_is_refused_alone() -> None:
     rows = frame.to_numpy(dtype=object)
     rows[3, 4] = None
     assert plan.run(rows).refused == {3: "a text is needed, this is NoneType"}
+
+
+def test_one_hot_that_becomes_dense_is_made_dense() -> None:
+    fitted = encoded(handle_unknown="ignore")
+    plan, without = planned(fitted), planned(fitted, disabled=["dense-encode"])
+    assert "dense_one_hot" in {node.op for node in plan.graph.nodes}
+    assert "one_hot" in {node.op for node in without.graph.nodes}
+    agrees(plan, fitted)
+    agrees(without, fitted)
