@@ -25,6 +25,7 @@ $(VENV)/.bench: $(VENV)/.base
 setup: $(VENV)/.base  ## install, fetch Kafka's jars and the data sets, train the example models
 	$(BIN)/streamserve broker prepare
 	$(BIN)/python -m streamserve.datasets
+	$(BIN)/python -m streamserve.plan.kernels
 	$(BIN)/python -m workers.train
 
 demo: setup  ## real images through a real Kafka: models break, the system learns around it (DEMO_SECONDS=90)

@@ -145,15 +145,16 @@ def test_where_no_cache_can_be_written_kernels_are_compiled_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", "")
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("STREAMSERVE_CACHE", str(tmp_path / "cache"))
     cache_folder.choose()
-    assert str(tmp_path / "cache" / "numba") == config.CACHE_DIR
+    chosen = tmp_path / "cache" / "numba" / f"streamserve-{cache_folder.kernels_digest()}"
+    assert str(chosen) == config.CACHE_DIR
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "users"))
     cache_folder.choose()
-    assert str(tmp_path / "cache" / "numba") == config.CACHE_DIR, "what is chosen stays"
+    assert Path(config.CACHE_DIR).parent == tmp_path / "users"
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(config, "CACHE_DIR", "")
-    monkeypatch.setenv("STREAMSERVE_CACHE", str(tmp_path / "file"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     cache_folder.choose()
     assert Path(config.CACHE_DIR).parent == tmp_path
