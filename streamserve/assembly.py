@@ -8,6 +8,8 @@ from streamserve.core.bounds import Bounds
 from streamserve.core.desk import ModelRules
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection import Policy
+from streamserve.core.selection.base import reads_probabilities
+from streamserve.core.selection.guarded import Guarded, ShareLimits
 from streamserve.core.selection.registry import POLICIES
 from streamserve.errors import ConfigError
 from streamserve.runtimes import ModelSpec
@@ -39,7 +41,7 @@ def model_specs(settings: Settings, pool: str) -> tuple[ModelSpec, ...]:
 
     Raises `ConfigError` where the config has no such pool.
     """
-    return tuple(_model_spec(name, settings.models[name]) for name in _hosted(settings, pool))
+    return tuple(model_spec(name, settings.models[name]) for name in _hosted(settings, pool))
 
 
 def model_rules(settings: Settings, pool: str) -> dict[str, ModelRules]:
@@ -68,6 +70,8 @@ def make_policy(chosen: PolicySettings) -> Policy:
 def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
     models = tuple(settings.model_id(model) for model in route.models)
     policy = make_policy(route.policy)
+    if route.guard is not None:
+        policy = Guarded(policy=policy, limits=ShareLimits(**route.guard.model_dump()))
     return Route(
         name=name,
         models=models,
@@ -82,10 +86,12 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
         # A policy without a state has nothing to learn.
         learns=policy.initial(models) is not None,
         probabilities=route.probabilities,
+        tells_probabilities=reads_probabilities(policy),
     )
 
 
-def _model_spec(name: str, model: ModelSettings) -> ModelSpec:
+def model_spec(name: str, model: ModelSettings) -> ModelSpec:
+    """One model, as a runtime takes it; in a pool or not."""
     return ModelSpec(
         name=name,
         version=model.version,
@@ -96,6 +102,11 @@ def _model_spec(name: str, model: ModelSettings) -> ModelSpec:
         options=model.options,
         isolation=_limits(model) if model.isolation == "process" else None,
     )
+
+
+def most_rows(model: ModelSettings) -> int:
+    """Of one call, as `batching` cuts them."""
+    return {"none": 1, "fixed": model.batch_size or model.max_batch}.get(model.batching, model.max_batch)
 
 
 def _limits(model: ModelSettings) -> Limits:

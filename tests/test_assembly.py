@@ -6,11 +6,13 @@ import pytest
 
 from streamserve.assembly import app_rules, make_policy, model_rules, model_specs, routes
 from streamserve.core.selection.exp3 import Exp3
+from streamserve.core.selection.guarded import Guarded, ShareLimits
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.selection.static import Static
 from streamserve.errors import ConfigError
 from streamserve.settings import Settings, parse_settings
 from streamserve.settings.policies import Exp3Policy, HedgePolicy, OtherPolicy, StaticPolicy
+from tests.settings.digits import changed
 
 CONFIG = """\
 [app]
@@ -114,5 +116,16 @@ def test_policies_take_the_options_that_are_given_and_their_own_defaults() -> No
 
 
 def test_a_policy_that_nobody_has_is_refused() -> None:
-    with pytest.raises(ConfigError, match='there is no policy "clever"; allowed: static, hedge, exp3'):
+    with pytest.raises(ConfigError, match='there is no policy "clever"; allowed: static, ab, hedge, stack'):
         make_policy(OtherPolicy(name="clever"))
+
+
+def test_a_guard_is_put_around_the_policy_of_its_route() -> None:
+    old = "deadline_ms = 100"
+    guarded = parse_settings(changed(old, "guard = { least_share = 0.1 }\n" + old), "x")
+    route = next(route for route in app_rules(guarded).routes if route.name == "digits")
+    assert route.policy == Guarded(policy=Hedge(eta=0.3, half_life_events=350), limits=ShareLimits(least_share=0.1))
+    assert (route.policy.name, route.learns) == ("hedge", True)
+    impossible = parse_settings(changed(old, "guard = { least_share = 0.9 }\n" + old), "x")
+    with pytest.raises(ConfigError, match=r"guard: .* cannot hold for"):
+        app_rules(impossible)

@@ -98,12 +98,12 @@ def _bytewax(factory: str) -> Callable[[Place], Plan]:
     return plan
 
 
-def streamserve_config(place: Place, *, fused: bool, batching: str) -> str:
-    """One pool, one route, result cache off; `place.model_files` are its models."""
+def streamserve_config(place: Place, *, fused: bool, options: str) -> str:
+    """One pool, one route, result cache off; `place.model_files` are its models, each with these `options`."""
     names = [file.stem for file in place.model_files]
     quoted = ", ".join(f'"{name}"' for name in names)
     models = "\n".join(
-        f'[models.{name}]\nversion = "1"\nsource = "{file}"\n{batching}\n'
+        f'[models.{name}]\nversion = "1"\nsource = "{file}"\n{options}\n'
         for name, file in zip(names, place.model_files, strict=True)
     )
     return f"""\
@@ -126,10 +126,10 @@ deadline_ms = {place.deadline_ms}
 """
 
 
-def _streamserve(*, fused: bool = True, batching: str = 'batching = "auto"') -> Callable[[Place], Plan]:
+def _streamserve(*, fused: bool = True, options: str = 'batching = "auto"') -> Callable[[Place], Plan]:
     def plan(place: Place) -> Plan:
         config = place.folder / "streamserve.toml"
-        config.write_text(streamserve_config(place, fused=fused, batching=batching), encoding="utf-8")
+        config.write_text(streamserve_config(place, fused=fused, options=options), encoding="utf-8")
         program = shutil.which("streamserve", path=str(Path(sys.executable).parent)) or "streamserve"
         worker = (program, "worker", str(config), "--pool", "main")
         return Plan(
@@ -159,8 +159,9 @@ PEERS = (
         rough_rate_per_s=80_000,
         sections=frozenset({"drain", "latency", "sustained"}),
     ),
+    Peer(name="fused-plan", plan=_streamserve(options='runtime = "plan"'), rough_rate_per_s=80_000, sections=_LIVE),
     Peer(name="three-hop", plan=_streamserve(fused=False), rough_rate_per_s=40_000, sections=_LIVE),
-    Peer(name="single", plan=_streamserve(batching='batching = "none"'), rough_rate_per_s=2_000),
+    Peer(name="single", plan=_streamserve(options='batching = "none"'), rough_rate_per_s=2_000),
     Peer(name="hand-16x64", plan=_own_loop("hand", max_records=64), rough_rate_per_s=12_000, models=ENSEMBLE),
     Peer(name="hand-16x500", plan=_own_loop("hand"), rough_rate_per_s=40_000, models=ENSEMBLE),
     Peer(name="fused-16", plan=_streamserve(), rough_rate_per_s=20_000, models=ENSEMBLE),
@@ -174,6 +175,7 @@ LEGEND = {
     "bytewax": "collect(64, 5 ms) per partition, recovery store on disk",
     "bytewax-fmb": "flat_map_batch over source batches of 500",
     "fused": "streamserve, worker and aggregator in one process",
+    "fused-plan": 'the same, its model opened up and compiled (runtime = "plan")',
     "three-hop": "streamserve, a worker and an aggregator process",
     "single": "streamserve fused, batches of one row",
     "hand-16x64": "hand-written loop, 16 models in sequence, fetches of up to 64",

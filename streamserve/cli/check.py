@@ -127,7 +127,7 @@ def _route_notes(settings: Settings, models: dict[str, Report]) -> Iterator[tupl
     for name, route in settings.routes.items():
         ids = [settings.model_id(model) for model in route.models]
         without = [model for model in ids if models.get(model, {}).get("probabilities") is False]
-        if without and route.combine == "mean_probability":
+        if without and route.combine in ("mean_probability", "log_probability"):
             yield name, f"{', '.join(without)} gives no probabilities, so where it answers labels are voted on"
 
 

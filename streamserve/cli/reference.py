@@ -74,6 +74,7 @@ def config_page() -> str:
         if name == "broker":
             parts.append(_section("broker.client", schema.node_at(("broker", "client")) or {}))
         if name == "routes":
+            parts.append(_section("routes.NAME.guard", schema.node_at(("routes", "NAME", "guard")) or {}))
             parts.extend(_policies())
     return "\n".join(parts)
 

@@ -13,7 +13,7 @@ import typer
 from streamserve.kafka import logs
 from streamserve.kafka.roles import Start, run_aggregate, run_learn, run_worker
 from streamserve.settings import load_settings
-from streamserve.supervisor.parent import TellsSupervisor, wait_for_go, watch_parent
+from streamserve.supervisor import parent
 
 Config = Annotated[Path, typer.Argument(help="The app's config, a TOML file.")]
 Instance = Annotated[
@@ -35,7 +35,7 @@ def worker(
     status_file: StatusFile = None,
 ) -> None:
     """Serve the models of a pool; in a fused app also write the predictions."""
-    watch_parent()
+    parent.watch_parent()
     settings = load_settings(config)
     _run(f"worker {pool}", run_worker(settings, pool, _start(instance, metrics_port, status_file)))
 
@@ -44,23 +44,23 @@ def aggregate(
     config: Config, instance: Instance = None, metrics_port: Port = None, status_file: StatusFile = None
 ) -> None:
     """Write the predictions of an app whose models are in several pools."""
-    watch_parent()
+    parent.watch_parent()
     settings = load_settings(config)
     _run("aggregate", run_aggregate(settings, _start(instance, metrics_port, status_file)))
 
 
 def learn(config: Config, instance: Instance = None, metrics_port: Port = None, status_file: StatusFile = None) -> None:
     """Join feedback with predictions and learn from it."""
-    watch_parent()
+    parent.watch_parent()
     settings = load_settings(config)
     _run("learn", run_learn(settings, _start(instance, metrics_port, status_file)))
 
 
 def _start(instance: str | None, metrics_port: int | None, status_file: Path | None) -> Start:
-    return Start(instance=instance, metrics_port=metrics_port, status_file=status_file, loaded=wait_for_go)
+    return Start(instance=instance, metrics_port=metrics_port, status_file=status_file, supervision=parent)
 
 
 def _run(role: str, work: Coroutine[Any, Any, None]) -> None:
     logs.set_up(role)
-    logging.getLogger("streamserve").addHandler(TellsSupervisor())
+    logging.getLogger("streamserve").addHandler(parent.TellsSupervisor())
     asyncio.run(work)

@@ -12,6 +12,7 @@ import typer
 
 from streamserve.client import UnusableInput
 from streamserve.client.targets import Target, target_of_app, target_of_config
+from streamserve.core.routes import AppRules, Route
 from streamserve.errors import ConfigError
 
 DEFAULT_CONFIG = "streamserve.toml"
@@ -24,6 +25,11 @@ Servers = Annotated[
     typer.Option("--bootstrap-servers", help="`host:port`, several with commas; left out: the config's, else ours."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
+
+From = Annotated[
+    str | None, typer.Option("--from", help="An ISO time, a duration such as 2h (so long ago), or an offset.")
+]
+To = Annotated[str | None, typer.Option("--to", help="As --from; what is older, or below that offset.")]
 
 _Result = TypeVar("_Result")
 
@@ -49,6 +55,17 @@ def only_one(arguments: list[str], what: str) -> str:
     if len(arguments) != 1:
         raise UnusableInput(f"expected {what}; got {' '.join(arguments) or 'nothing'}")
     return arguments[0]
+
+
+def route_of(rules: AppRules, name: str | None) -> Route:
+    """The route that `--route` names; left out: the only one. Raises UnusableInput."""
+    routes = {route.name: route for route in rules.routes}
+    if name is None and len(routes) == 1:
+        return next(iter(routes.values()))
+    if name not in routes:
+        given = "--route is needed" if name is None else f"--route {name}: there is none of that name"
+        raise UnusableInput(f"{given}; the app has {', '.join(routes)}")
+    return routes[name]
 
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:

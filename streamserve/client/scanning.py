@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -50,7 +50,7 @@ class Scanner:
         self._reader = reader
         self.lookups = lookups
 
-    async def read(self, at: At, start: int, end: int) -> AsyncIterator[LogRecord]:
+    async def read(self, at: At, start: int, end: int) -> AsyncGenerator[LogRecord, None]:
         """Records of one partition with offsets from `start`, below `end`."""
         if start >= end:
             return

@@ -16,6 +16,7 @@ from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import I64, INITIAL_EPOCH, PROBABILITY_ONE, Choice, Flags, Headers, Requests
 from streamserve.core.reasons import Reason
 from streamserve.core.routes import AppRules
+from streamserve.core.selection.base import is_sticky, sticky_places
 
 _ROUTE, _MODEL, _BUDGET, _PRIORITY = "ss-route", "mlserver-model", "ss-deadline-ms", "ss-priority"
 #: All that decides what is asked for; parsed once per distinct set, whatever else an application sends.
@@ -66,6 +67,7 @@ class Admission:
         self._rules = rules
         self._epochs = epochs
         self._routes = {route.name: index for index, route in enumerate(rules.routes)}
+        self._sticky = [is_sticky(route.policy) for route in rules.routes]
         self._memo: dict[Headers, int] = {}
         self._asked: dict[Headers, int] = {}
         self._asks: list[_Ask] = []
@@ -119,7 +121,8 @@ class Admission:
         n = len(requests)
         first = int(route[0]) if n else -1
         if first >= 0 and every(route == first) and not some(mask != 0):
-            return self._epochs.choose(first, requests.partition, requests.offsets, requests.append_ms)
+            partition, offsets = self._places(requests, first)
+            return self._epochs.choose(first, partition, offsets, requests.append_ms)
         choice = Choice(
             chosen=mask.copy(),
             probability=np.full(n, PROBABILITY_ONE, np.int64),
@@ -132,14 +135,19 @@ class Admission:
             rows = indices((route == index) & (mask == 0))
             if not len(rows):
                 continue
-            part = self._epochs.choose(
-                index, requests.partition[rows], requests.offsets[rows], requests.append_ms[rows]
-            )
+            partition, offsets = self._places(requests, index)
+            part = self._epochs.choose(index, partition[rows], offsets[rows], requests.append_ms[rows])
             choice.chosen[rows] = part.chosen
             choice.probability[rows] = part.probability
             choice.epoch[rows] = part.epoch
             choice.stale[rows] = part.stale
         return choice
+
+    def _places(self, requests: Requests, route: int) -> tuple[I64, I64]:
+        """Partition and offset by which each request's choice is drawn."""
+        if self._sticky[route]:
+            return sticky_places(requests.partition, requests.offsets, requests.keys)
+        return requests.partition, requests.offsets
 
     def _look_up(self, headers: Headers) -> tuple[int, str | None, bytes | None]:
         own = {name: value for name, value in headers if name in _OWN_HEADERS}

@@ -103,8 +103,9 @@ class CostModel:
         if slope < 0:  # one size only so far, or noise: keep the shape seen before, scaled to the mean
             share = self.b_ms * mean_n / (self.a_ms + self.b_ms * mean_n) if self.a_ms + self.b_ms > 0 else 0.0
             slope = share * mean_t / mean_n
-        self.b_ms = min(slope, mean_t / mean_n)
-        self.a_ms = max(mean_t - self.b_ms * mean_n, 0.0)
+        self.b_ms, self.a_ms = slope, mean_t - slope * mean_n
+        if self.a_ms < 1e-9 * mean_t:  # no call takes less than nothing: the best line through the origin
+            self.b_ms, self.a_ms = self._nt / self._nn, 0.0
 
     def _mean_ms(self, rows: int) -> float:
         return self.a_ms + self.b_ms * rows

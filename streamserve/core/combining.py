@@ -14,6 +14,9 @@ import numpy as np
 from streamserve.core.fast import every, indices, some
 from streamserve.core.messages import F64, I64, AnyArray, Flags
 
+#: What a probability counts as at least, where its logarithm is taken: one member cannot veto a class.
+LEAST_PROBABILITY = 1e-3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemberRows:
@@ -54,6 +57,10 @@ def combine(rule: str, weights: F64, members: Sequence[MemberRows]) -> Combined:
         averaged = _mean_probability(shares, members)
         if averaged is not None:
             return averaged
+    if rule == "log_probability" and members[0].labels.ndim == 1:
+        pooled = _log_probability(shares, members)
+        if pooled is not None:
+            return pooled
     if rule == "mean":
         averaged = _mean(shares, members, present)
         if averaged is not None:
@@ -148,7 +155,7 @@ def _mean_probability(shares: F64, members: Sequence[MemberRows]) -> Combined | 
     total = np.zeros((len(shares), width + len(labelled)))
     for k, member in enumerate(members):
         if member.probabilities is not None:
-            said = _in_columns(member, classes)
+            said = in_columns(member, classes)
             if not every(member.present):
                 said = np.where(member.present[:, None], said, 0.0)
             total[:, :width] += said * shares[:, k : k + 1]
@@ -163,6 +170,45 @@ def _mean_probability(shares: F64, members: Sequence[MemberRows]) -> Combined | 
     return Combined(
         labels=labels,
         probabilities=total[:, :width] / shares.sum(axis=1, keepdims=True),
+        classes=classes,
+        agrees=_agreement(members, labels),
+        lead=best - second,
+    )
+
+
+def _log_probability(shares: F64, members: Sequence[MemberRows]) -> Combined | None:
+    """Weighted mean of log-probabilities, none below `log(LEAST_PROBABILITY)`. None: nobody gives any.
+
+    A member that gives none, and a class that a member does not know, count as with `mean_probability`.
+    """
+    classes = _all_classes(members)
+    if classes is None:
+        return None
+    width = len(classes)
+    labelled = [k for k, member in enumerate(members) if member.probabilities is None]
+    total = np.zeros((len(shares), width + len(labelled)))
+    named = np.zeros(total.shape, np.bool_)  # a label that is a class leaves its own column to nobody
+    named[:, :width] = True
+    for k, member in enumerate(members):
+        said = np.zeros_like(total)
+        if member.probabilities is not None:
+            said[:, :width] = in_columns(member, classes)
+        else:
+            place = labelled.index(k)
+            rows, column = np.arange(len(said)), _columns_of(members, labelled[: place + 1], classes)
+            said[rows, column] = 1.0
+            named[rows, column] |= member.present
+        logs = np.log(np.maximum(said, LEAST_PROBABILITY))
+        total += np.where(member.present[:, None], logs, 0.0) * shares[:, k : k + 1]
+    total = np.where(named, total / shares.sum(axis=1, keepdims=True), -np.inf)
+    winner = total.argmax(axis=1)
+    labels = _class_or_label(members, labelled, classes, winner)
+    best = total[np.arange(len(total)), winner]
+    second = np.partition(total, -2, axis=1)[:, -2] if total.shape[1] > 1 else best - np.inf
+    probabilities = np.exp(total - best[:, None])
+    return Combined(
+        labels=labels,
+        probabilities=probabilities[:, :width] / probabilities.sum(axis=1, keepdims=True),
         classes=classes,
         agrees=_agreement(members, labels),
         lead=best - second,
@@ -190,7 +236,7 @@ def _all_classes(members: Sequence[MemberRows]) -> AnyArray | None:
     return mixed
 
 
-def _in_columns(member: MemberRows, classes: AnyArray) -> F64:
+def in_columns(member: MemberRows, classes: AnyArray) -> F64:
     """`[R, len(classes)]`: a member's probabilities, moved to the columns of all classes."""
     mine = _classes_of(member)
     assert mine is not None

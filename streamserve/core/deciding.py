@@ -15,6 +15,10 @@ _FORMS = 1 << 20
 _ROUNDING = 1e-9
 
 
+#: A member that is still missing may change such an answer whatever the others said.
+_OPEN = ("mean", "log_probability")
+
+
 class Deciding:
     """Reads the window; keeps in its column `reach` how far the lead was from what had been heard."""
 
@@ -31,7 +35,7 @@ class Deciding:
         for kind in distinct(kinds):
             index = kind // _FORMS
             route = self._rules.routes[index]
-            if kind % _FORMS == 0 or not route.decide_early or route.combine == "mean" or len(route.models) < 2:
+            if kind % _FORMS == 0 or not route.decide_early or route.combine in _OPEN or len(route.models) < 2:
                 continue  # form 0: nobody has answered yet
             mine = indices(kinds == kind)
             weights = self._settling.weights(index, at[mine])

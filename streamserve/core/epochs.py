@@ -1,8 +1,9 @@
 """Which learnt state is in force when: the table that every role decides by.
 
 A state is in force for requests appended at least `epoch_delay_ms` after it; of several, the highest offset wins;
-before the first, the route's initial state holds. So workers, the aggregator and a replay reach the same choice from
-the log alone.
+before the first, the route's initial state holds. One that holds fewer outcomes than a state before it in the log is
+never in force: its writer was shut out or gave it up, and it reached the log late. So workers, the aggregator and a
+replay reach the same choice from the log alone.
 """
 
 from __future__ import annotations
@@ -86,14 +87,17 @@ class EpochTable:
 class _State:
     """One learnt state of a route; its distribution is computed when first needed, once."""
 
-    __slots__ = ("_distribution", "epoch", "in_force_ms", "previous", "route", "value")
+    __slots__ = ("_distribution", "epoch", "in_force_ms", "included", "partition", "previous", "route", "value")
 
-    def __init__(self, route: Route, epoch: int, in_force_ms: int, previous: int, value: object) -> None:
+    def __init__(self, route: Route, value: object, record: StateRecord | None, delay_ms: int) -> None:
+        """`record` None: the initial state."""
         self.route = route
-        self.epoch = epoch
-        self.in_force_ms = in_force_ms
-        self.previous = previous
         self.value = value
+        self.epoch = INITIAL_EPOCH if record is None else record.epoch
+        self.in_force_ms = _NEVER_MS if record is None else record.append_ms + delay_ms
+        self.previous = INITIAL_EPOCH if record is None else record.previous
+        self.partition = -1 if record is None else record.partition
+        self.included = 0 if record is None else record.included
         self._distribution: Distribution | None = None
 
     @property
@@ -110,12 +114,13 @@ class _RouteStates:
         self.route = route
         self.salt = salt_of(route.name, route.policy.name)
         self._delay_ms = delay_ms
-        self._initial = _State(route, INITIAL_EPOCH, _NEVER_MS, INITIAL_EPOCH, route.policy.initial(route.models))
+        self._initial = _State(route, route.policy.initial(route.models), None, delay_ms)
         self._states: list[_State] = []  # by epoch
         self._epochs: list[int] = []
         self._steps: list[_State] = []  # by time; epochs rise too
         self._step_ms: list[int] = []
         self._cut = False  # states before the oldest one are not known any more
+        self._forgotten: dict[int, int] = {}  # partition -> outcomes held by states that are forgotten
 
     def __len__(self) -> int:
         return len(self._states)
@@ -128,7 +133,7 @@ class _RouteStates:
         if place < len(self._epochs) and self._epochs[place] == record.epoch:
             return False
         value = route.policy.load(record.data, route.models)
-        state = _State(route, record.epoch, record.append_ms + self._delay_ms, record.previous, value)
+        state = _State(route, value, record, self._delay_ms)
         self._states.insert(place, state)
         self._epochs.insert(place, record.epoch)
         return True
@@ -186,10 +191,23 @@ class _RouteStates:
     def keep_newest(self, most: int) -> None:
         """Take note of what was added; the oldest states are forgotten. Requests from before the oldest one kept are
         decided by that one, and marked stale."""
+        self._drop_late()
         over = len(self._states) - most
         if over > 0:
-            del self._states[:over], self._epochs[:over]
+            for state in self._states[:over]:
+                self._forgotten[state.partition] = max(state.included, self._forgotten.get(state.partition, 0))
+            del self._states[:over]
+        self._epochs = [state.epoch for state in self._states]
         self._arrange()
+
+    def _drop_late(self) -> None:
+        """Without those before which a state stands that holds more outcomes."""
+        held, in_order = dict(self._forgotten), []
+        for state in self._states:
+            if state.included >= held.get(state.partition, 0):
+                held[state.partition] = state.included
+                in_order.append(state)
+        self._states = in_order
 
 
 def _choice_of_none() -> Choice:

@@ -1,6 +1,7 @@
 """What a label or a reward says about each model: a loss in [0, 1].
 
-* Classes (combine rules `vote`, `mean_probability`, `best`): 0 where the answer equals the label, else 1.
+* Classes (combine rules `vote`, `mean_probability`, `log_probability`, `best`): 0 where the answer equals the label,
+  else 1.
 * Numbers (combine rule `mean`): `|label - answer| / (|label| + |answer|)`, 0 where both are 0; for vectors both sums go
   over the elements. Symmetric, free of units, never above 1, so no scale has to be configured.
 * Many rows: the mean over the rows. One label for a request of many rows holds for each of them.
@@ -69,7 +70,7 @@ def _label_losses(
 ) -> Mapping[str, float] | Unusable:
     rows = max((len(answer) for answer in answers.values()), default=decision.rows)
     vectors = any(isinstance(row, list) for answer in answers.values() for row in answer)
-    labels = _label_rows(label, rows, vectors)
+    labels = label_rows(label, rows, vectors)
     if labels is None:
         return Unusable(reason="label_rows", detail=f"the request has {rows} rows: give one label, or a list of {rows}")
     numeric = combine == "mean"
@@ -86,13 +87,23 @@ def _label_losses(
     }
 
 
-def _label_rows(label: Label, rows: int, vectors: bool) -> list[Label] | None:
+def label_rows(label: Label, rows: int, vectors: bool) -> list[Label] | None:
     """The label as one value per row; None where it does not fit. `vectors`: a row's answer is itself a list."""
     listed = isinstance(label, list)
     per_row = listed and len(label) == rows and (not vectors or all(isinstance(row, list) for row in label))
     if per_row:
         return list(label)
     return [label] * rows if rows and listed == vectors else None
+
+
+def apart(combine: str, one: Label, other: Label) -> float:
+    """How far two answers to one row are apart, by the rule of the route: the loss of one if the other were the label.
+
+    In [0, 1], and symmetric. Numbers that are none (null, text) are apart unless they are the same.
+    """
+    if combine != "mean" or not all(_is_finite(value) for value in (*_flat(one), *_flat(other))):
+        return _differs(one, other)
+    return _distance(one, other)
 
 
 def _differs(label: Label, answer: Label) -> float:

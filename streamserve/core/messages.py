@@ -146,6 +146,17 @@ class MemberOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ToldProbabilities:
+    """What one member's probabilities were, in a block of predictions: for policies that learn from them."""
+
+    model: str
+    rows: F64
+    """`[rows, classes]`, aligned with the block's rows, in the columns of the block's `classes`."""
+    told: Flags
+    """One a request: the member answered, with probabilities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Predictions:
     """Terminal records of n requests of one route, settled in one step; each belongs to its request's partition."""
 
@@ -180,6 +191,8 @@ class Predictions:
     off_epoch: Flags
     details: Mapping[int, str] = field(default_factory=dict)
     """Index -> words for a person, where the outcome needs them."""
+    told: tuple[ToldProbabilities, ...] = ()
+    """Only where the route's policy learns from them."""
 
     def __len__(self) -> int:
         return len(self.offsets)

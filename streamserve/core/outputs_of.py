@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamserve.core.combining import Combined, MemberRows
+from streamserve.core.combining import Combined, MemberRows, in_columns
 from streamserve.core.fast import some
-from streamserve.core.messages import I64, AnyArray, Flags, MemberOutput
+from streamserve.core.messages import I64, AnyArray, Flags, MemberOutput, ToldProbabilities
 from streamserve.core.routes import Route
+
+#: A prediction of more classes does not carry what each member gave each: it would be many times as large.
+MOST_TOLD_CLASSES = 100
 
 
 def default_rows(rule: Route, n: int) -> AnyArray:
@@ -27,6 +30,21 @@ def _as_numbers(default: object) -> AnyArray | None:
     except ValueError:  # a list of lists of different lengths
         return None
     return one if one.dtype.kind in "iufb" else None
+
+
+def told_probabilities(
+    rule: Route, combined: Combined, members: list[tuple[int, MemberRows]], row_starts: I64
+) -> tuple[ToldProbabilities, ...]:
+    """Each member's probabilities in the combined classes; none where there are more than `MOST_TOLD_CLASSES`."""
+    classes = combined.classes
+    if classes is None or len(classes) > MOST_TOLD_CLASSES:
+        return ()
+    first = row_starts[:-1]
+    return tuple(
+        ToldProbabilities(model=rule.models[bit], rows=in_columns(rows, classes), told=rows.present[first])
+        for bit, rows in members
+        if rows.probabilities is not None
+    )
 
 
 def member_outputs(

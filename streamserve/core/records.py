@@ -95,6 +95,10 @@ class Decision:
     members: Mapping[str, Label]
     """Model id -> what it said, one value per row; those that answered only."""
     rows: int
+    probabilities: Mapping[str, list[list[float]]] = field(default_factory=dict)
+    """Model id -> what it gave each class, one list per row; only where the route's policy learns from it."""
+    classes: tuple[str, ...] = ()
+    """What the columns of `probabilities` stand for, as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,3 +158,8 @@ class StateRecord:
     """Epoch of this state's record before."""
     covers: int = 0
     """Snapshots only: epochs offset below which the partition is fully in snapshots."""
+
+    @property
+    def included(self) -> int:
+        """Offset below which the outcomes of its own partition are included: what tells which of two is newer."""
+        return self.includes.get(self.partition, 0)

@@ -8,7 +8,7 @@ from typing import Any
 from streamserve.core.bounds import Bounds
 from streamserve.core.selection.base import Policy
 
-COMBINE_RULES = ("vote", "mean_probability", "mean", "best")
+COMBINE_RULES = ("vote", "mean_probability", "log_probability", "mean", "best")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,6 +35,8 @@ class Route:
     """Its policy has a state that feedback changes."""
     probabilities: bool = False
     """Predictions carry the combined probabilities as a second output."""
+    tells_probabilities: bool = False
+    """Predictions carry each member's probabilities: its policy learns from them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

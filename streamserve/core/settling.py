@@ -20,8 +20,9 @@ from streamserve.core.messages import (
     Flags,
     MemberOutput,
     Predictions,
+    ToldProbabilities,
 )
-from streamserve.core.outputs_of import default_rows, member_outputs
+from streamserve.core.outputs_of import default_rows, member_outputs, told_probabilities
 from streamserve.core.reasons import UNUSABLE, Missing, Outcome, Reason
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.rows import span_ms, starts_of
@@ -117,6 +118,7 @@ class Settling:
         if rule.confidence_threshold > 0 and rule.has_default:
             low = (confidence < rule.confidence_threshold) & ~late
         outputs = member_outputs(rule, combined, members, row_starts, low)
+        told = told_probabilities(rule, combined, members, row_starts) if rule.tells_probabilities else ()
         block = self._block(
             at,
             route,
@@ -126,10 +128,11 @@ class Settling:
             row_starts=row_starts,
             labels=combined.labels,
             probabilities=combined.probabilities if rule.probabilities else None,
-            classes=combined.classes if rule.probabilities else None,
+            classes=combined.classes if rule.probabilities or told else None,
             confidence=confidence,
             late=late,
             members=outputs,
+            told=told,
             missing=self._missing(at, route, now_ms, early),
         )
         if not some(low):
@@ -270,6 +273,7 @@ class Settling:
         late: Flags,
         members: tuple[MemberOutput, ...],
         missing: U8,
+        told: tuple[ToldProbabilities, ...] = (),
     ) -> Predictions:
         table = self._window.table
         models = self._rules.routes[route].models if route >= 0 else ()
@@ -298,6 +302,7 @@ class Settling:
             answered=table["present"][at] & table["chosen"][at],
             missing=missing,
             members=members,
+            told=told,
             queue_ms=table["queue_ms"][at],
             inference_ms=table["inference_ms"][at],
             total_ms=span_ms(table["append_ms"][at], now_ms),

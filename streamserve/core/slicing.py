@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamserve.core.fast import distinct, every, indices
+from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import (
     I64,
     Answers,
@@ -18,6 +18,7 @@ from streamserve.core.messages import (
     MemberOutput,
     Predictions,
     Requests,
+    ToldProbabilities,
     request_keys,
 )
 from streamserve.core.rows import ranges, starts_of
@@ -60,6 +61,10 @@ def take_predictions(block: Predictions, rows: I64, **changes: Any) -> Predictio
         members=tuple(
             MemberOutput(model=member.model, labels=member.labels[gather], differs=member.differs[rows])
             for member in block.members
+        ),
+        told=tuple(
+            ToldProbabilities(model=member.model, rows=member.rows[gather], told=member.told[rows])
+            for member in block.told
         ),
         queue_ms=block.queue_ms[rows],
         inference_ms=block.inference_ms[rows],
@@ -166,10 +171,37 @@ def joined_answers(blocks: Sequence[Answers]) -> list[Answers]:
     """Blocks of the same model and route whose rows can stand in one array, as one: each costs a look-up of its own."""
     if len(blocks) == 1:
         return list(blocks)
-    alike: dict[Hashable, list[Answers]] = {}
+    by_model: dict[Hashable, list[Answers]] = {}
     for block in blocks:
-        alike.setdefault(_kind_of(block), []).append(block)
-    return [parts[0] if len(parts) == 1 else _first_ones(_joined(parts)) for parts in alike.values()]
+        by_model.setdefault((block.route, block.model), []).append(block)
+    joined: list[Answers] = []
+    for of_model in by_model.values():
+        kinds = _by_kind(of_model)
+        if len(kinds) > 1:  # joined, a later answer of one kind would come before an earlier one of another
+            kinds = _by_kind(_first_of_each(of_model))
+        joined += [parts[0] if len(parts) == 1 else _first_ones(_joined(parts)) for parts in kinds]
+    return joined
+
+
+def _by_kind(blocks: Sequence[Answers]) -> list[list[Answers]]:
+    """Those that can be joined, together."""
+    kinds: dict[Hashable, list[Answers]] = {}
+    for block in blocks:
+        kinds.setdefault(_kind_of(block), []).append(block)
+    return list(kinds.values())
+
+
+def _first_of_each(blocks: Sequence[Answers]) -> list[Answers]:
+    """Blocks of one model, in the order of the log, without answers to what an earlier one has answered."""
+    seen: I64 = np.empty(0, np.int64)
+    left = []
+    for block in blocks:
+        keys = request_keys(block.partition, block.offsets)
+        new = ~np.isin(keys, seen)
+        if some(new):
+            left.append(block if every(new) else take_answers(block, indices(new)))
+            seen = np.concatenate((seen, keys))
+    return left
 
 
 def _first_ones(block: Answers) -> Answers:
@@ -179,11 +211,9 @@ def _first_ones(block: Answers) -> Answers:
 
 
 def _kind_of(block: Answers) -> Hashable:
-    """Equal for blocks that can be joined."""
+    """Equal for blocks of one model that can be joined."""
     labels, probabilities, classes = block.labels, block.probabilities, block.classes
     return (
-        block.route,
-        block.model,
         None if labels is None else (labels.dtype.str, labels.shape[1:]),
         None if probabilities is None else (probabilities.dtype.str, probabilities.shape[1:]),
         None if classes is None else tuple(classes.tolist()),

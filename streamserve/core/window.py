@@ -162,16 +162,23 @@ class Window:
     # -- answers -------------------------------------------------------------------------------------------------
 
     def apply(self, answers: Answers, rows: Flags) -> I64:
-        """Take those answers of a block that `rows` marks; the handles that they reached. The first answer wins."""
+        """Take those answers of a block that `rows` marks; the handles that they reached. The first answer wins.
+
+        In the middle of a deploy there are answers of models, or under routes, that are not known here yet.
+        """
         handles, found = self.find(answers.partition, answers.offsets)
         found &= rows
-        route = self._route_index.get(answers.route)
-        if route is None or answers.model not in self.routes[route].models or not some(found):
+        if not some(found):
             return handles[:0]
-        bit = self.routes[route].models.index(answers.model)
         table = self.table
         at = table.at(handles)
         mine = indices(found)
+        if answers.log_offset is not None:  # of what is not known here too: who takes over may know it
+            table["answer_offset"][at[mine]] = np.minimum(table["answer_offset"][at[mine]], answers.log_offset[mine])
+        route = self._route_index.get(answers.route)
+        if route is None or answers.model not in self.routes[route].models:
+            return handles[:0]
+        bit = self.routes[route].models.index(answers.model)
         heard = table["present"][at[mine]] | table["failed"][at[mine]]
         fresh = mine[(table["route"][at[mine]] == route) & ~has_bit(heard, bit)]
         if not len(fresh):
@@ -180,8 +187,6 @@ class Window:
         first = mine[heard == 0]
         if len(first):
             self._take_ids(answers, at[first], first)
-        if answers.log_offset is not None:
-            table["answer_offset"][at[fresh]] = np.minimum(table["answer_offset"][at[fresh]], answers.log_offset[fresh])
         table["queue_ms"][at[fresh]] = np.maximum(table["queue_ms"][at[fresh]], answers.queue_ms[fresh])
         table["inference_ms"][at[fresh]] = np.maximum(table["inference_ms"][at[fresh]], answers.inference_ms[fresh])
         good = answers.missing[fresh] == PRESENT

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -314,8 +314,11 @@ class KafkaGroupReader(_Reading):
         session_timeout_ms: int,
         heartbeat_interval_ms: int,
         committed_only: bool,
+        hands_over: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`hands_over`: asked when it stops, whether another joins at once under the same `instance`."""
         super().__init__(options, committed_only=committed_only)
+        self._hands_over = hands_over
         self._topic, self._group, self._instance = topic, group, instance
         self._session_timeout_ms, self._heartbeat_interval_ms = session_timeout_ms, heartbeat_interval_ms
 
@@ -333,9 +336,9 @@ class KafkaGroupReader(_Reading):
 
     async def stop(self) -> None:
         coordinator = None if self._consumer is None else self._consumer._coordinator
-        if coordinator is not None:
-            # A static member does not leave, so that its partitions are nobody's until its session is over. That is
-            # meant for one that is killed and back at once; whoever stops in order gives them up now.
+        if coordinator is not None and not self._hands_over():
+            # A static member does not leave: its partitions are nobody's until another joins under its name or its
+            # session is over. Where no other does at once, whoever stops in order gives them up now.
             coordinator._group_instance_id = None
         await super().stop()
 

@@ -6,12 +6,15 @@ bounds the offset between the broker's clock and ours; the tightest bounds of th
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
 
 #: A bound older than this is forgotten: clocks drift (50 ppm is 15 ms in 5 minutes).
 _BOUNDS_KEPT_MS = 120_000.0
+#: So far a bound of that age may be off.
+_DRIFT_MS = 6
 #: One kept bound per slot of time is enough; 120 of them cover the span.
 _SLOT_MS = 1_000.0
 #: An offset known no better than this may be far off: it is set, not moved, as soon as it is known better.
@@ -45,6 +48,15 @@ class BrokerClock:
         at = self._monotonic() * 1000.0
         self._last_ms = max(self._last_ms, int(at + self._anchor_ms + self._offset_ms))
         return self._last_ms
+
+    def earliest_ms(self) -> int | None:
+        """No later than the broker's time now, by all that its acknowledgements told; None before the first.
+
+        `now_ms` may be ahead of the broker by twice `bound_ms`, and while it moves to a new estimate by more.
+        """
+        if not self._bounds:
+            return None
+        return math.floor(self._monotonic() * 1000.0 + self._anchor_ms + self._range()[0]) - _DRIFT_MS
 
     def until_ms(self, deadline_ms: int) -> float:
         """Milliseconds from now to a broker time; negative when it has passed."""

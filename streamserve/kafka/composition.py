@@ -56,7 +56,7 @@ class Connections(Protocol):
 
     def writer(self) -> LogWriter: ...
 
-    def scan(self) -> LogReader:
+    def scan(self, *, committed_only: bool = False) -> LogReader:
         """For look-ups: reads on where a partition ends in a marker."""
         ...
 
@@ -290,6 +290,7 @@ def role_service(
         ),
         followed=connections.reader() if role.plan.followed else None,
         scan=connections.scan,
+        sweep=partial(connections.scan, committed_only=True),
         lookups=lookups,
         writer=writer,
         once=connections.once(role.once, group=role.plan.group, topics=role.topics, writer=writer, lookups=lookups),

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from aiokafka.client import AIOKafkaClient
 from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
-from aiokafka.errors import KafkaError, LeaderNotAvailableError
+from aiokafka.errors import KafkaError, LeaderNotAvailableError, OffsetOutOfRangeError
 from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
 
 from streamserve.core.messages import Headers
 from streamserve.errors import BrokerError
@@ -86,6 +87,8 @@ class RawFetcher:
         except KafkaError as error:
             raise BrokerError(f"reading {at.topic}-{at.partition} at {position} failed: {error!r}") from error
         _, [(_, error_code, end, *rest)] = response.topics[0]
+        if error_code == OffsetOutOfRangeError.errno:
+            return await self._from_start(client, node, at, position)
         if error_code:
             client.force_metadata_update()
         else:
@@ -95,6 +98,19 @@ class RawFetcher:
             return None
         records, next_offset = parse(bytes(rest[-1]), position, aborted if self._committed_only else None)
         return None if next_offset <= position else _chunk(at, records, next_offset)
+
+    async def _from_start(self, client: AIOKafkaClient, node: int, at: At, position: int) -> Chunk | None:
+        """A chunk without records that ends where the log begins by now, where that is behind the position."""
+        try:
+            asked = [(at.topic, [(at.partition, OffsetResetStrategy.EARLIEST)])]
+            response = await client.send(node, OffsetRequest(-1, 0, asked))
+        except KafkaError as error:
+            raise BrokerError(f"asking where {at.topic}-{at.partition} begins failed: {error!r}") from error
+        _, [(_, error_code, _, start, *_)] = response.topics[0]
+        if error_code or start <= position:
+            return None
+        _log.warning("%s-%d: offsets %d to %d were deleted before they were read", *at, position, start - 1)
+        return _chunk(at, [], start)
 
     async def _connected(self) -> AIOKafkaClient:
         if self._client is None:
@@ -107,11 +123,11 @@ class RawFetcher:
 class RawReader:
     """`LogReader` for a look at what stands in the log: it never waits for more to come.
 
-    A fetch may bring a chunk without records, where there is only a marker.
+    A fetch may bring a chunk without records, where there is only a marker, or where records have been deleted.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._raw = RawFetcher(options, committed_only=False)
+    def __init__(self, options: Mapping[str, Any], *, committed_only: bool = False) -> None:
+        self._raw = RawFetcher(options, committed_only=committed_only)
         self._next: dict[At, int] = {}
         self._paused: set[At] = set()
         self._fruitless = 0

@@ -13,7 +13,7 @@ from streamserve.core.bounds import Fill, fullest
 from streamserve.core.events import BatchFinished
 from streamserve.core.stage import Stage
 from streamserve.errors import BrokerError, StreamserveError
-from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.clock import SURE_MS, BrokerClock
 from streamserve.kafka.http import Pages, StatusServer
 from streamserve.kafka.interpreter import tune_interpreter
 from streamserve.kafka.loop import DEFAULT_LIMITS, Limits, StageLoop, Wiring
@@ -37,8 +37,6 @@ DRAIN_FINISH_MS = 5_000
 _RETRACT_S = 1.0
 _END_S = 1.0
 _TIME_ASKS = 4
-#: An answer that leaves the time open within more than this is asked for again.
-_FAR_MS = 150.0
 LIVENESS_MS = 10_000
 _PULSE_S = 1.0
 
@@ -50,6 +48,9 @@ class Clients:
     group: GroupReader
     followed: LogReader | None
     scan: Callable[[], LogReader]
+    """For look-ups: of whatever stands there."""
+    sweep: Callable[[], LogReader]
+    """For what was passed over: as `scan`, but requests of aborted transactions are nobody's to answer."""
     lookups: LogLookups
     writer: LogWriter
     once: ExactlyOnce | None = None
@@ -167,6 +168,8 @@ class RoleService:
             self._sweeps_with(self.sweeper)
         pages = Pages(metrics=self._page, alive=self.troubles, ready=self.not_ready, status=self._status)
         self.server = None if metrics_port is None else StatusServer(pages, metrics_port)
+        self.may_join: Callable[[], Awaitable[None]] = _at_once
+        """Waited for before it joins its group, when all else is ready."""
         self._stop = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._warm = False
@@ -179,7 +182,7 @@ class RoleService:
             answers_topic=plan.followed.get("answers"),
             clock=self.clock,
             metrics=self.metrics,
-            reader=clients.scan(),
+            reader=clients.sweep(),
             lookups=clients.lookups,
             predictions_topic=self.role.topics.predictions,
             scan=self.predecessors.answered_in,
@@ -218,7 +221,10 @@ class RoleService:
         Raises StreamserveError when a part of the process died, and whatever start-up raises.
         """
         async with AsyncExitStack() as stack:
-            await self._start(stack, warm)
+            await self._prepare(stack, warm)
+            if not await self._its_turn():
+                return
+            await self._join(stack)
             watch = asyncio.get_running_loop().create_task(self._stop.wait())
             stack.callback(watch.cancel)
             joined = asyncio.get_running_loop().create_task(self.ownership.joined.wait())
@@ -231,7 +237,7 @@ class RoleService:
                 self._check(done - {watch, joined})
             await self._drain()
 
-    async def _start(self, stack: AsyncExitStack, warm: Callable[[Runner], Awaitable[None]] | None) -> None:
+    async def _prepare(self, stack: AsyncExitStack, warm: Callable[[Runner], Awaitable[None]] | None) -> None:
         clients = self._clients
         if self.server is not None:
             await self.server.start()
@@ -256,6 +262,24 @@ class RoleService:
             self._spawn("states", self.states.follow())
             self._spawn("state ends", self.states.ask())
         self._tune()
+        self._spawn("pulse", self._pulse())
+
+    async def _its_turn(self) -> bool:
+        """Whether it is to join: False where it was asked to stop first. Raises where a part dies meanwhile."""
+        turn = asyncio.ensure_future(self.may_join())
+        stop = asyncio.ensure_future(self._stop.wait())
+        try:
+            done, _ = await asyncio.wait({turn, stop, *self._tasks.values()}, return_when=asyncio.FIRST_COMPLETED)
+            self._check(done - {turn, stop})
+            if turn in done:
+                turn.result()
+            return not stop.done()
+        finally:
+            turn.cancel()
+            stop.cancel()
+
+    async def _join(self, stack: AsyncExitStack) -> None:
+        clients = self._clients
         if self.role.announcement is not None:
             await self._write(self.role.announcement.at, self.role.announcement.record)
         self._spawn("take over", self.ownership.watch())
@@ -268,17 +292,16 @@ class RoleService:
         self._spawn("lateness", self.ownership.keep_time())
         if self.sweeper is not None:
             self._spawn("sweep", self.sweeper.run())
-        self._spawn("pulse", self._pulse())
 
     async def _ask_time(self, at: At) -> None:
-        """Until the answer is good enough; a slow broker's tells little. Raises BrokerError where none is taken."""
+        """Until the answer is sure enough; one that took long tells little. Raises BrokerError where none is taken."""
         for left in reversed(range(_TIME_ASKS)):
             try:
                 await self._write(at, Record(key=b"clock", value=None))
             except BrokerError:
                 if not left:
                     raise
-            if self.clock.bound_ms <= _FAR_MS:
+            if self.clock.bound_ms <= SURE_MS:
                 return
 
     async def _write(self, at: At, record: Record) -> None:
@@ -408,3 +431,7 @@ class RoleService:
     def _status(self) -> dict[str, Any]:
         self._look()
         return self.metrics.status(self.clock.monotonic_ms()) | {"partitions": sorted(self.loop.ledgers)}
+
+
+async def _at_once() -> None:
+    """Nobody has to be waited for."""

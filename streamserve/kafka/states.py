@@ -1,6 +1,7 @@
 """Follows what policies have learnt: snapshots first, then the epochs topic from a little before where they cover it.
 
 A role knows every state appended before broker time t once its position reaches end offsets that were asked for at t.
+As t counts the earliest time that the broker can have had when they were asked for, however badly its clock is known.
 The ends are asked on a connection of their own: a parked fetch would delay the answer.
 """
 
@@ -22,8 +23,6 @@ _log = logging.getLogger(__name__)
 _FETCH_RECORDS = 500
 _FETCH_TIMEOUT_MS = 1_000
 _LOAD_TIMEOUT_MS = 200
-#: Before the first acknowledgement the clock's bound is unknown: brokers and clients are taken to agree this far.
-_UNKNOWN_BOUND_MS = 50.0
 #: So many states before the newest snapshot are read too: requests that are still open were appended before it holds.
 _LOOK_BACK = 100
 
@@ -72,9 +71,12 @@ class StatesFollower:
         """Read all that is there now. Raises BrokerError, and ContractError for a state of another version."""
         starts, ends = await self._lookups.starts(self._policy), await self._lookups.ends(self._policy)
         covers: dict[int, int] = {}
-        snapshots: dict[tuple[str, str], StateRecord] = {}
+        snapshots: dict[tuple[int, str, str], StateRecord] = {}
         async for state in self._until(starts, ends):
-            snapshots[state.route, state.context] = state
+            key = (state.partition, state.route, state.context)
+            before = snapshots.get(key)
+            if before is None or (state.included, state.epoch) >= (before.included, before.epoch):
+                snapshots[key] = state  # else it reached the log late
             covers[state.partition] = max(covers.get(state.partition, 0), state.covers)
         if snapshots:
             self._post(StatesFetched(states=tuple(snapshots.values())))
@@ -118,10 +120,9 @@ class StatesFollower:
     async def ask(self) -> None:
         """For ever: how far what is known reaches."""
         while True:
-            bound_ms = min(self._clock.bound_ms, _UNKNOWN_BOUND_MS)
-            at_ms = self._clock.now_ms() - int(bound_ms) - 1
+            at_ms = self._clock.earliest_ms()
             try:
-                if len(self._asked) < _MOST_ASKED:
+                if at_ms is not None and len(self._asked) < _MOST_ASKED:
                     self._asked.append((at_ms, await self._lookups.ends(self._epochs)))
             except BrokerError as error:  # decisions are marked stale meanwhile; the next answer mends it
                 _log.warning("how far the learnt states reach cannot be asked: %s; asked again", error)

@@ -209,7 +209,12 @@ class Sweeper:
 
     async def fetch(self, *, max_records: int, timeout_ms: int) -> list[Chunk]:
         """The next records of the ranges, at a limited rate."""
-        chunks = await self.reader.fetch(max_records=max_records, timeout_ms=timeout_ms)
+        try:
+            chunks = await self.reader.fetch(max_records=max_records, timeout_ms=timeout_ms)
+        except BrokerError as error:  # it is away, or a transaction is open there for long: nobody waits for us
+            _log.warning("what was skipped cannot be read: %s; tried again", error)
+            await asyncio.sleep(_RETRY_S)
+            return []
         found = [part for chunk in chunks if (part := self._of_range(chunk)) is not None]
         await asyncio.sleep(sum(map(len, chunks)) / RECORDS_PER_S)
         return found

@@ -166,22 +166,48 @@ def _plugin_options(config: RawConfig, route: str, name: str) -> Iterator[Mistak
         yield Mistake(path=path, words=f"{dotted(path)}: {error}")
 
 
+#: Policies that give each model a number: under which key, and what it is called.
+_BY_MODEL = {"static": ("weights", "weight"), "ab": ("shares", "share")}
+
+
 def _weights(config: RawConfig) -> Iterator[Mistake]:
     for route in config.names("routes"):
-        path: KeyPath = ("routes", route, "policy", "weights")
-        if config.policy(route) != "static" or path not in config:
+        key, word = _BY_MODEL.get(config.policy(route) or "", ("", ""))
+        path: KeyPath = ("routes", route, "policy", key)
+        if not key or path not in config:
             continue
         models = config.names("routes", route, "models")
-        weights = config.names("routes", route, "policy", "weights")
+        weights = config.names("routes", route, "policy", key)
         for model in weights:
             if model not in models:
                 words = f'{dotted(path)}: "{model}" is no model of the route; allowed: {listing(models)}'
                 yield Mistake(path=(*path, model), words=words + did_you_mean(model, models))
         lacking = [model for model in models if model not in weights]
         if weights and lacking:
-            yield Mistake(path=path, words=f"{dotted(path)} lacks {listing(lacking)}; a weight of 0 is allowed")
+            yield Mistake(path=path, words=f"{dotted(path)} lacks {listing(lacking)}; a {word} of 0 is allowed")
         if weights and not any(config.number(*map(str, path), model) for model in weights):
-            yield Mistake(path=path, words=f"{dotted(path)}: at least one weight must be above 0")
+            yield Mistake(path=path, words=f"{dotted(path)}: at least one {word} must be above 0")
+
+
+def _stacks(config: RawConfig) -> Iterator[Mistake]:
+    for route in config.names("routes"):
+        if config.policy(route) == "stack" and config.text("routes", route, "combine") != "log_probability":
+            path: KeyPath = ("routes", route, "policy")
+            words = 'stack weighs log-probabilities; set combine = "log_probability"'
+            yield Mistake(path=path, words=f"{dotted(path)}: {words}")
+
+
+def _guards(config: RawConfig) -> Iterator[Mistake]:
+    for route in config.names("routes"):
+        path: KeyPath = ("routes", route, "guard", "control")
+        models, control = config.names("routes", route, "models"), config.text(*map(str, path))
+        share = config.number("routes", route, "guard", "control_share")
+        if control is not None and control not in models:
+            words = f'{dotted(path)}: "{control}" is no model of the route; allowed: {listing(models)}'
+            yield Mistake(path=path, words=words + did_you_mean(control, models))
+        if control is None and share:
+            path = ("routes", route, "guard", "control_share")
+            yield Mistake(path=path, words=f"{dotted(path)} needs a model to give it to: guard.control")
 
 
 def _broker(config: RawConfig) -> Iterator[Mistake]:
@@ -224,6 +250,8 @@ _CHECKS = (
     _sources,
     _policies,
     _weights,
+    _guards,
+    _stacks,
     _broker,
     _heartbeats,
 )

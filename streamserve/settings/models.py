@@ -227,6 +227,22 @@ class ModelSettings(Section):
     options: Options = Field(default={}, repr=False, description="The runtime's own options: `device`, `threads`, ...")
 
 
+class GuardSettings(Section):
+    """`[routes.NAME.guard]`: what a policy may choose, whatever it has learnt.
+
+    A share is one of requests where the policy asks one model for each, else one of the weight in the combination."""
+
+    least_share: Float = Field(default=0.0, ge=0, lt=1, description="Share that every model gets at least.")
+    most_share: Float = Field(default=1.0, gt=0, le=1, description="Share that no model gets more of.")
+    most_explored: Float = Field(
+        default=1.0, ge=0, le=1, description="Share of all models together but the one with the largest."
+    )
+    control: Name | None = Field(
+        default=None, description="A model of the route that alone answers a fixed share of the requests."
+    )
+    control_share: Float = Field(default=0.0, ge=0, lt=1, description="That share; needs `control`.")
+
+
 class RouteSettings(Section):
     """`[routes.NAME]`: what a request can ask for."""
 
@@ -234,9 +250,11 @@ class RouteSettings(Section):
     policy: PolicySettings = Field(
         default=StaticPolicy(), description="Which models are asked, and with what weight; see below."
     )
-    combine: Literal["vote", "mean_probability", "mean", "best"] = Field(
+    guard: GuardSettings | None = Field(default=None, description="Limits of shares; see below.")
+    combine: Literal["vote", "mean_probability", "log_probability", "mean", "best"] = Field(
         default="vote",
         description="`vote`: label with most weight; `mean_probability`: class with the highest mean probability; "
+        "`log_probability`: the same of log-probabilities, as `stack` needs it; "
         "`mean`: weighted mean of numbers; `best`: the answer of the heaviest model.",
     )
     deadline_ms: Int = Field(default=100, ge=1, description="From append to prediction, where a request names none.")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
-from streamserve.settings.fields import EnvironmentText, Float, Name, Weights, read_environment, words
+from streamserve.errors import ConfigError
+from streamserve.settings.fields import EnvironmentText, Flag, Float, Name, Weights, read_environment, words
 
 
 class _Policy(BaseModel):
@@ -27,34 +28,100 @@ class StaticPolicy(_Policy):
     )
 
 
+_Rate = Annotated[Float, Field(gt=0, le=10)]
+_Share = Annotated[Float, Field(ge=0, lt=1)]
+_HalfLife = Annotated[Float, Field(ge=1)]
+
+_HALF_LIFE = "After this many outcomes a past %s counts half."
+_FLOOR = "Share of requests that explore: each model gets at least gamma / models of them."
+
+
+class ABPolicy(_Policy):
+    """One model answers each request, drawn by fixed shares: an experiment."""
+
+    name: Literal["ab"] = Field(description="One model answers each request, drawn by fixed shares.")
+    shares: Weights | None = Field(
+        default=None, min_length=1, description="Share of each model, in any unit; 0: never asked. Left out: all equal."
+    )
+    sticky_by_key: Flag | None = Field(
+        default=None, description="Requests with the same record key go to the same model; those without one do not."
+    )
+
+
 class HedgePolicy(_Policy):
     """All models of the route are asked; weights follow their losses."""
 
     name: Literal["hedge"] = Field(description="All models are asked; weights follow the losses that feedback shows.")
-    eta: Float | None = Field(default=None, gt=0, le=10, description="Learning rate: how fast weights follow losses.")
-    half_life_events: Float | None = Field(
-        default=None,
-        gt=0,
-        description="After this many outcomes a past loss counts half.",
+    eta: _Rate | None = Field(default=None, description="Learning rate: how fast weights follow losses.")
+    half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "loss")
+    least: _Share | None = Field(
+        default=None, description="Of the best model's weight; none falls below it, so a mended model comes back soon."
     )
+
+
+class StackPolicy(_Policy):
+    """All models of the route are asked; their log-probabilities are weighed by gradient steps. Needs `combine =
+    "log_probability"`."""
+
+    name: Literal["stack"] = Field(description="All models are asked; weights are learnt from their probabilities.")
+    rate: Annotated[Float, Field(gt=0, le=1)] | None = Field(default=None, description="Of a gradient step.")
+
+
+class LeaderPolicy(_Policy):
+    """One model serves, the best so far; a sampled few requests ask all models, to keep learning about the others."""
+
+    name: Literal["leader"] = Field(description="The best model so far serves; a sampled few requests ask all.")
+    shadow: _Share | None = Field(
+        default=None, description="Share of requests that ask all models; the leader's answer still serves."
+    )
+    half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "reward")
+    prior: Annotated[Float, Field(ge=0)] | None = Field(
+        default=None, description="Answers of the common mean that each model's own mean is mixed with."
+    )
+
+
+class EpsilonGreedyPolicy(_Policy):
+    """One model answers each request: the best so far, and with a fixed probability any."""
+
+    name: Literal["epsilon_greedy"] = Field(description="The best model so far answers; a fixed share goes to any.")
+    epsilon: _Share | None = Field(default=None, description="Share of requests that go to any model, all equally.")
+    half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "reward")
 
 
 class Exp3Policy(_Policy):
     """One model answers each request, drawn by weights that follow the losses seen."""
 
     name: Literal["exp3"] = Field(description="One model answers each request, drawn with a logged probability.")
-    eta: Float | None = Field(default=None, gt=0, le=10, description="Learning rate: how fast weights follow losses.")
-    gamma: Float | None = Field(
-        default=None,
-        ge=0,
-        lt=1,
-        description="Share of requests that explore: each model gets at least gamma / models of them.",
+    eta: _Rate | None = Field(default=None, description="Learning rate: how fast weights follow losses.")
+    gamma: _Share | None = Field(default=None, description=_FLOOR)
+    half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "loss")
+
+
+class Exp3IXPolicy(_Policy):
+    """One model answers each request, drawn as by `exp3`; one unlucky draw weighs less."""
+
+    name: Literal["exp3ix"] = Field(description="As exp3, but a rare model's loss is bounded.")
+    eta: _Rate | None = Field(default=None, description="Learning rate: how fast weights follow losses.")
+    gamma: _Share | None = Field(default=None, description=_FLOOR)
+    half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "loss")
+
+
+class ThompsonPolicy(_Policy):
+    """One model answers each request, drawn with the probability that it is the best."""
+
+    name: Literal["thompson"] = Field(description="Each model answers with the probability that it is the best.")
+    gamma: _Share | None = Field(default=None, description=_FLOOR)
+    half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "reward")
+
+
+class UCBPolicy(_Policy):
+    """One model answers all requests until the next state: the one that may yet be the best."""
+
+    name: Literal["ucb"] = Field(description="The model with the highest upper bound of its mean reward answers.")
+    width: _Rate | None = Field(
+        default=None, description="Of the bound: mean + sqrt(width * ln(answers of all) / answers)."
     )
-    half_life_events: Float | None = Field(
-        default=None,
-        gt=0,
-        description="After this many outcomes a past loss counts half; left out: nothing is forgotten.",
-    )
+    half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "reward")
 
 
 class OtherPolicy(BaseModel):
@@ -69,7 +136,18 @@ class OtherPolicy(BaseModel):
         return dict(self.model_extra or {})
 
 
-BUILT_IN = {"static": StaticPolicy, "hedge": HedgePolicy, "exp3": Exp3Policy}
+BUILT_IN = {
+    "static": StaticPolicy,
+    "ab": ABPolicy,
+    "hedge": HedgePolicy,
+    "stack": StackPolicy,
+    "leader": LeaderPolicy,
+    "epsilon_greedy": EpsilonGreedyPolicy,
+    "exp3": Exp3Policy,
+    "exp3ix": Exp3IXPolicy,
+    "thompson": ThompsonPolicy,
+    "ucb": UCBPolicy,
+}
 
 
 def _tag(value: object) -> str:
@@ -89,10 +167,28 @@ def _read(value: object) -> object:
 
 PolicySettings = Annotated[
     Annotated[StaticPolicy, Tag("static")]
+    | Annotated[ABPolicy, Tag("ab")]
     | Annotated[HedgePolicy, Tag("hedge")]
+    | Annotated[StackPolicy, Tag("stack")]
+    | Annotated[LeaderPolicy, Tag("leader")]
+    | Annotated[EpsilonGreedyPolicy, Tag("epsilon_greedy")]
     | Annotated[Exp3Policy, Tag("exp3")]
+    | Annotated[Exp3IXPolicy, Tag("exp3ix")]
+    | Annotated[ThompsonPolicy, Tag("thompson")]
+    | Annotated[UCBPolicy, Tag("ucb")]
     | Annotated[OtherPolicy, Tag("other")],
     Discriminator(_tag),
     BeforeValidator(_read),
     words("a policy's name, or a table of its name and options"),
 ]
+
+
+def read_policy(text: str) -> PolicySettings:
+    """A policy as a command line gives it: its name, or its table as JSON. Raises ConfigError on anything else."""
+    try:
+        read: PolicySettings = TypeAdapter(PolicySettings).validate_python(read_environment(EnvironmentText(text)))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"][1:])
+        raise ConfigError(f"{where}: {first['msg']}" if where else str(first["msg"])) from None
+    return read

@@ -129,7 +129,8 @@ class Child:
             self._process, self._port, self._status = None, None, None
             self._give_up_on_first_start(process, code)
             self._restarts += 1
-            wait_s = self._backoff.after(served_s)
+            stopped_in_order = served_s > 0 and code == 0  # by a person: nothing is wrong with it
+            wait_s = 0.0 if stopped_in_order else self._backoff.after(served_s)
             self._tell_end(process, code, wait_s)
             self._state = State.WAITING
             with suppress(TimeoutError):
@@ -170,6 +171,7 @@ class Child:
         if self._spare is not None:
             self._spare.kill()
         if self._process is not None and not self._process.exited.done():
+            self._process.has_twin(False)
             self._state = State.STOPPING
             await self._end(self._process, timeout_s, hurry)
         if self._spare is not None:
@@ -204,8 +206,24 @@ class Child:
             return 0.0
         self._begin_serving(process)
         served_from_s = loop.time()
+        handing_over = asyncio.ensure_future(self._hand_over(process))
         await asyncio.wait({process.exited})
+        handing_over.cancel()
         return loop.time() - served_from_s
+
+    async def _hand_over(self, process: ChildProcess) -> None:
+        """Once it is asked to stop it serves on until its spare is ready; the spare joins as soon as it has left."""
+        await self._first_of(process, process.leaves)
+        spare = self._spare
+        if spare is None or self._stopping.is_set():  # it has been told, or will be, that it is alone
+            return
+        spare.prepare()
+        await self._first_of(spare, spare.prepared)
+        if not spare.exited.done():
+            process.twin_is_ready()
+            await self._first_of(process, process.over)
+            if process.over.is_set() and not self._stopping.is_set():
+                spare.go()
 
     async def _first_of(self, process: ChildProcess, event: asyncio.Event) -> None:
         waiting: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
@@ -247,6 +265,14 @@ class Child:
             spare = self._spare = self._start()
             await self._first_of(spare, spare.warm)
         self._spare_loading = None
+        if spare.warm.is_set():
+            spare.exited.add_done_callback(lambda _: self._tell_twin())
+            self._tell_twin()
+
+    def _tell_twin(self) -> None:
+        """To the process that serves: whether it may leave its partitions to a spare."""
+        if self._process is not None and not self._stopping.is_set():
+            self._process.has_twin(self._spare is not None and not self._spare.exited.done())
 
     def _take_spare(self) -> ChildProcess | None:
         spare, self._spare = self._spare, None

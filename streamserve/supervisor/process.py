@@ -16,7 +16,19 @@ from pathlib import Path
 
 from streamserve.errors import StreamserveError
 from streamserve.supervisor.logfile import LogFile
-from streamserve.supervisor.parent import DOING, GO, PARENT_FD, WARM
+from streamserve.supervisor.parent import (
+    ALONE,
+    DOING,
+    GO,
+    JOIN,
+    LEAVES,
+    OVER,
+    PARENT_FD,
+    PREPARED,
+    READY,
+    TWIN,
+    WARM,
+)
 
 KEPT_LINES = 40
 _KEPT_LINE_BYTES = 2_000
@@ -45,7 +57,14 @@ class ChildProcess:
         self._log, self._heard = log, heard
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.warm = asyncio.Event()
-        """The child has loaded what it needs and waits for `go`."""
+        """The child has loaded what it needs and waits for `go`, or for `prepare`."""
+        self.prepared = asyncio.Event()
+        """It has only to join its group, for which it waits for `go`."""
+        self.leaves = asyncio.Event()
+        """Somebody has asked it to stop, and it serves until its twin is ready."""
+        self.over = asyncio.Event()
+        """It has left its group and writes nothing any more."""
+        self._events = {WARM: self.warm, PREPARED: self.prepared, LEAVES: self.leaves, OVER: self.over}
         self.doing = ""
         """What it says it is doing before that; empty: it has not said."""
         self._heard_on_line = b""
@@ -85,8 +104,23 @@ class ChildProcess:
 
     def go(self) -> None:
         """Let it serve; it may not have asked yet."""
+        self._say(GO + JOIN)
+
+    def prepare(self) -> None:
+        """Let it connect, and do all that comes before it serves."""
+        self._say(GO)
+
+    def has_twin(self, waits: bool) -> None:
+        """Tell it whether a loaded process waits to take its place."""
+        self._say(TWIN if waits else ALONE)
+
+    def twin_is_ready(self) -> None:
+        """Tell it that its twin has only to join."""
+        self._say(READY)
+
+    def _say(self, words: bytes) -> None:
         with suppress(OSError):  # it has died
-            self._line.send(GO)
+            self._line.send(words)
 
     def served_port(self) -> int | None:
         """The port of its pages once it serves, as it says in its status file."""
@@ -123,9 +157,9 @@ class ChildProcess:
                     return
                 self.doing = words.removeprefix(DOING).decode("utf-8", "replace")
             else:
-                rest = self._heard_on_line[1:]
-                if self._heard_on_line.startswith(WARM):
-                    self.warm.set()
+                word, rest = self._heard_on_line[:1], self._heard_on_line[1:]
+                if word in self._events:
+                    self._events[word].set()
             self._heard_on_line = rest
 
     def _read(self) -> None:

@@ -1,4 +1,4 @@
-"""The laws of a stage, as a Hypothesis state machine; the conformance list of a policy is in `policy_laws`.
+"""The laws of a stage, as a Hypothesis state machine; the conformance list of a policy is in `policy_checks`.
 
 Subclass `StageLaws`, say how to build the stage and what arrives, and hand the class to `check_laws`. The driver plays
 arrivals, acknowledgements in any order, failures, early, exact and late wake-ups, and at the end either lets the input

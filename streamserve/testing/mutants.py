@@ -6,8 +6,8 @@ They prove that the simulator finds bugs (`streamserve simulate --fault NAME`). 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from streamserve.kafka.ownership import Ownership
 from streamserve.kafka.perform import Performer
 from streamserve.kafka.ports import Ack
 from streamserve.kafka.takeover import TakeOver
+from streamserve.testing.mutants_delivery import PLANTED, patched
 from streamserve.testing.simulator.models import SimulatedModel
 
 
@@ -40,17 +41,6 @@ class Mutant:
     name: str
     words: str
     plant: Callable[[], AbstractContextManager[None]]
-
-
-@contextmanager
-def _patched(owner: type, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """The attribute replaced by what `make` makes of it."""
-    before = owner.__dict__[name]
-    setattr(owner, name, make(before))
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def _commit_before_produce() -> AbstractContextManager[None]:
@@ -65,7 +55,7 @@ def _commit_before_produce() -> AbstractContextManager[None]:
 
         return perform
 
-    return _patched(Performer, "perform", make)
+    return patched(Performer, "perform", make)
 
 
 def _ledger_off_by_one() -> AbstractContextManager[None]:
@@ -77,7 +67,7 @@ def _ledger_off_by_one() -> AbstractContextManager[None]:
 
         return committable
 
-    return _patched(Ledger, "committable", make)
+    return patched(Ledger, "committable", make)
 
 
 def _ledger_settles_the_highest() -> AbstractContextManager[None]:
@@ -91,7 +81,7 @@ def _ledger_settles_the_highest() -> AbstractContextManager[None]:
 
         return settle
 
-    return _patched(Ledger, "settle", make)
+    return patched(Ledger, "settle", make)
 
 
 def _epoch_applied_early() -> AbstractContextManager[None]:
@@ -103,7 +93,7 @@ def _epoch_applied_early() -> AbstractContextManager[None]:
 
         return apply
 
-    return _patched(EpochTable, "apply", make)
+    return patched(EpochTable, "apply", make)
 
 
 def _forgotten_answered() -> AbstractContextManager[None]:
@@ -116,7 +106,7 @@ def _forgotten_answered() -> AbstractContextManager[None]:
 
         return answered
 
-    return _patched(TakeOver, "_answered", make)
+    return patched(TakeOver, "_answered", make)
 
 
 def _forgotten_answers() -> AbstractContextManager[None]:
@@ -131,7 +121,7 @@ def _forgotten_answers() -> AbstractContextManager[None]:
 
         return handle
 
-    return _patched(AggregatorStage, "handle", make)
+    return patched(AggregatorStage, "handle", make)
 
 
 def _answers_read_too_late() -> AbstractContextManager[None]:
@@ -143,7 +133,7 @@ def _answers_read_too_late() -> AbstractContextManager[None]:
 
         return metadata
 
-    return _patched(Takeover, "metadata", make)
+    return patched(Takeover, "metadata", make)
 
 
 def _scan_from_too_late() -> AbstractContextManager[None]:
@@ -156,7 +146,7 @@ def _scan_from_too_late() -> AbstractContextManager[None]:
 
         return metadata
 
-    return _patched(Takeover, "metadata", make)
+    return patched(Takeover, "metadata", make)
 
 
 def _outcomes_not_deduplicated() -> AbstractContextManager[None]:
@@ -169,7 +159,7 @@ def _outcomes_not_deduplicated() -> AbstractContextManager[None]:
 
         return first_time
 
-    return _patched(OwnedOutcomes, "first_time", make)
+    return patched(OwnedOutcomes, "first_time", make)
 
 
 def _state_forgets_what_it_includes() -> AbstractContextManager[None]:
@@ -181,7 +171,7 @@ def _state_forgets_what_it_includes() -> AbstractContextManager[None]:
 
         return restore
 
-    return _patched(UpdateStage, "_restore", make)
+    return patched(UpdateStage, "_restore", make)
 
 
 def _outcomes_settled_when_learnt() -> AbstractContextManager[None]:
@@ -198,7 +188,7 @@ def _outcomes_settled_when_learnt() -> AbstractContextManager[None]:
 
         return handle
 
-    return _patched(UpdateStage, "handle", make)
+    return patched(UpdateStage, "handle", make)
 
 
 def _feedback_settled_at_once() -> AbstractContextManager[None]:
@@ -213,7 +203,7 @@ def _feedback_settled_at_once() -> AbstractContextManager[None]:
 
         return take
 
-    return _patched(JoinStage, "_take", make)
+    return patched(JoinStage, "_take", make)
 
 
 def _failed_sends_taken_for_sent() -> AbstractContextManager[None]:
@@ -228,17 +218,17 @@ def _failed_sends_taken_for_sent() -> AbstractContextManager[None]:
 
         return acknowledged
 
-    return _patched(Performer, "_acknowledged", make)
+    return patched(Performer, "_acknowledged", make)
 
 
 def _own_clock() -> AbstractContextManager[None]:
     """Deadlines go by the machine's own clock."""
-    return _patched(BrokerClock, "acknowledged", lambda _original: lambda self, sent_at_ms, append_ms: None)
+    return patched(BrokerClock, "acknowledged", lambda _original: lambda self, sent_at_ms, append_ms: None)
 
 
 def _no_lease() -> AbstractContextManager[None]:
     """A process that has not heard from its group for long goes on as its owner."""
-    return _patched(Ownership, "holds_lease", lambda _original: lambda self: True)
+    return patched(Ownership, "holds_lease", lambda _original: lambda self: True)
 
 
 def _guard_forgotten() -> AbstractContextManager[None]:
@@ -250,7 +240,7 @@ def _guard_forgotten() -> AbstractContextManager[None]:
 
         return settle_due
 
-    return _patched(AggregatorStage, "_settle_due", make)
+    return patched(AggregatorStage, "_settle_due", make)
 
 
 def _versions_mixed_up() -> AbstractContextManager[None]:
@@ -263,12 +253,12 @@ def _versions_mixed_up() -> AbstractContextManager[None]:
 
         return predict
 
-    return _patched(SimulatedModel, "predict", make)
+    return patched(SimulatedModel, "predict", make)
 
 
 def _doomed_rows_run() -> AbstractContextManager[None]:
     """Rows that cannot make it any more are run all the same."""
-    return _patched(Desk, "doomed_until_ms", lambda _original: lambda self, now_ms, guard_ms: -1.0)
+    return patched(Desk, "doomed_until_ms", lambda _original: lambda self, now_ms, guard_ms: -1.0)
 
 
 def _window_not_read_again() -> AbstractContextManager[None]:
@@ -282,7 +272,7 @@ def _window_not_read_again() -> AbstractContextManager[None]:
 
         return metadata
 
-    return _patched(Partition, "metadata", make)
+    return patched(Partition, "metadata", make)
 
 
 def _queue_kept_after_revocation() -> AbstractContextManager[None]:
@@ -295,7 +285,7 @@ def _queue_kept_after_revocation() -> AbstractContextManager[None]:
 
         return end
 
-    return _patched(StageLoop, "end", make)
+    return patched(StageLoop, "end", make)
 
 
 def _all_of_a_send_repeated() -> AbstractContextManager[None]:
@@ -309,7 +299,7 @@ def _all_of_a_send_repeated() -> AbstractContextManager[None]:
 
         return handle
 
-    return _patched(AggregatorStage, "handle", make)
+    return patched(AggregatorStage, "handle", make)
 
 
 def _choice_by_read_order() -> AbstractContextManager[None]:
@@ -322,7 +312,7 @@ def _choice_by_read_order() -> AbstractContextManager[None]:
 
         return choose
 
-    return _patched(EpochTable, "choose", make)
+    return patched(EpochTable, "choose", make)
 
 
 def _mutant(plant: Callable[[], AbstractContextManager[None]]) -> Mutant:
@@ -356,6 +346,7 @@ MUTANTS = {
             _queue_kept_after_revocation,
             _choice_by_read_order,
             _all_of_a_send_repeated,
+            *PLANTED,
         ),
     )
 }

@@ -28,6 +28,11 @@ class DecisionValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
     label: Annotated[Any, Meta(description="What was answered, a list of one value per row; null if nothing was.")]
     members: Annotated[dict[str, Any], Meta(description="Model id -> what it said, one value per row.")]
     rows: Count
+    probabilities: Annotated[
+        dict[str, list[list[float]]],
+        Meta(description="Model id -> what it gave each class, per row; only where the policy learns from it."),
+    ] = {}
+    classes: Annotated[list[str], Meta(description="What the columns of `probabilities` stand for.")] = []
 
 
 class OutcomeValue(Struct, frozen=True, kw_only=True, omit_defaults=True):

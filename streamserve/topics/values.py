@@ -89,9 +89,13 @@ class RequestValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OutputTensor(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One output: `label` (the answer), `probabilities`, or `member.<name@version>` (what one model said)."""
+    """One output: `label` (the answer), `probabilities`, `member.<name@version>` (what one model said) or
+    `probabilities.<name@version>` (what it gave each class, where the route's policy learns from that)."""
 
-    name: Annotated[str, Meta(description="`label`, `probabilities` or `member.<name@version>`.")]
+    name: Annotated[
+        str,
+        Meta(description="`label`, `probabilities`, `member.<name@version>` or `probabilities.<name@version>`."),
+    ]
     shape: Annotated[list[Count], Meta(min_length=1, description="Rows first, in the order of the request's rows.")]
     datatype: Datatype
     data: Annotated[

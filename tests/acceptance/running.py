@@ -151,5 +151,9 @@ def metric(port: int, name: str, **labels: str) -> float:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
         lines = page.read().decode().splitlines()
     wanted = [f'{key}="{value}"' for key, value in labels.items()]
-    samples = [line for line in lines if line.partition("{")[0] == name and all(text in line for text in wanted)]
+    samples = [
+        line
+        for line in lines
+        if line.partition(" ")[0].partition("{")[0] == name and all(text in line for text in wanted)
+    ]
     return sum(float(line.rpartition(" ")[2]) for line in samples)

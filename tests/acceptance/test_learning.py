@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import Foreign, Seen, foreign_client, oip
-from tests.acceptance.running import TIMEOUT_S, project, serving
+from tests.acceptance.running import COMMAND, TIMEOUT_S, project, serving
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -25,6 +26,7 @@ MODELS = ("right@1", "wrong@1", "random@1")
 
 MODEL = """
 import numpy as np
+from streamserve.runtimes import Outputs
 
 def right(batch):
     return batch[:, 0].astype(np.int64) % 10
@@ -34,6 +36,17 @@ def wrong(batch):
 
 def random(batch):
     return (batch[:, 0] * 7919 % 101).astype(np.int64) % 10
+
+def probable(labels, sure):
+    rows = np.full((len(labels), 10), (1 - sure) / 9)
+    rows[np.arange(len(labels)), labels] = sure
+    return Outputs(labels=labels, probabilities=rows)
+
+def knows(batch):
+    return probable(right(batch), 0.6)
+
+def guesses(batch):
+    return probable(random(batch), 0.9)
 """
 CONFIG = f"""
 [app]
@@ -41,7 +54,13 @@ name = "APP"
 partitions = 2
 
 [pools.main]
-models = ["right", "wrong", "random"]
+models = ["right", "wrong", "random", "knows", "guesses"]
+
+[models.knows]
+source = "acceptance_models:knows"
+
+[models.guesses]
+source = "acceptance_models:guesses"
 
 [models.right]
 source = "acceptance_models:right"
@@ -57,6 +76,12 @@ models = ["right", "wrong", "random"]
 policy = "hedge"
 deadline_ms = 20000
 decide_early = false
+
+[routes.stack]
+models = ["knows", "guesses"]
+policy = {{ name = "stack", rate = 0.05 }}
+combine = "log_probability"
+deadline_ms = 20000
 
 [routes.exp3]
 models = ["right", "wrong", "random"]
@@ -116,6 +141,8 @@ def test_models_win_and_lose_weight_by_feedback_without_a_restart(broker: Broker
     with serving(config, state=tmp_path / "state") as up, foreign_client(up.ready) as client:
         check_hedge(client)
         check_exp3(client)
+        check_stack(client)
+        check_evaluation(config, str(up.ready["bootstrap_servers"]))
         assert up.restarts() == {"worker-main-0": 0, "learn-0": 0}
         up.stop()
 
@@ -136,6 +163,19 @@ def check_hedge(client: Foreign) -> None:
     assert learnt[max(learnt)]["data"]["events"] == ASKED
 
 
+def check_stack(client: Foreign) -> None:
+    """At first the one that guesses is the surer one; its guesses cost it its weight."""
+    found = ask_and_teach(client, "stack")
+    right = [record.label[0] == number % 10 for number, record in enumerate(found)]
+    print("stack: right in the first and the last block:", sum(right[:BLOCK]), sum(right[-BLOCK:]))
+    assert sum(right[:BLOCK]) < 25
+    assert all(right[-BLOCK:])
+    learnt = states(client, "stack")
+    newest = learnt[max(learnt)]["data"]
+    assert newest["events"] == ASKED
+    assert newest["weights"]["knows@1"] > 2 * newest["weights"]["guesses@1"]
+
+
 def check_exp3(client: Foreign) -> None:
     found = ask_and_teach(client, "exp3")
     learnt = states(client, "exp3")
@@ -153,3 +193,27 @@ def check_exp3(client: Foreign) -> None:
     assert shown[0] < 0.6
     assert min(shown[-2:]) > 0.75
     assert learnt[max(learnt)]["data"]["events"] == ASKED
+
+
+def check_evaluation(config: Path, servers: str) -> None:
+    """What the log says afterwards: each model alone, and how many outcomes there are."""
+    truth = {"right": 1.0, "wrong": 0.0}
+    for route, name in (("hedge", "replay"), ("exp3", "snips")):
+        for model, earned in truth.items():
+            told = command(
+                "bandit", "evaluate", str(config), "--route", route, "--policy", model, "--json", servers=servers
+            )
+            report = json.loads(told.stdout)
+            found = {one["name"]: one for one in report["estimates"]}
+            if model == "wrong" and route == "exp3" and not found:
+                assert "count as" in report["refused"][0]
+                continue
+            assert found[name]["value"] == pytest.approx(earned, abs=1e-9), report
+    told = command("outcomes", "export", str(config), servers=servers)
+    assert told.returncode == 0, told.stderr
+    assert len(told.stdout.splitlines()) == 3 * ASKED + 1
+
+
+def command(*arguments: str, servers: str) -> subprocess.CompletedProcess[str]:
+    line = [*COMMAND, *arguments, "--bootstrap-servers", servers]
+    return subprocess.run(line, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from streamserve.kafka.clients import KafkaGroupReader, KafkaReader
 from streamserve.kafka.lookups import KafkaLookups
@@ -25,6 +26,7 @@ from streamserve.kafka.ports import (
     LogWriter,
     Record,
 )
+from streamserve.kafka.rawfetch import RawReader
 from streamserve.kafka.writer import KafkaWriter
 from streamserve.testing.log import MemoryGroupReader, MemoryLog, MemoryLookups, MemoryReader, MemoryWriter
 from streamserve.testing.simulator.broker import SimulatedLog
@@ -44,6 +46,8 @@ class Log(Protocol):
     topic: str
 
     def reader(self) -> LogReader: ...
+    def scan(self) -> LogReader: ...
+    async def delete_before(self, at: At, offset: int) -> None: ...
     def group(self, name: str) -> GroupReader: ...
     def lookups(self) -> LogLookups: ...
     def writer(self) -> LogWriter: ...
@@ -56,6 +60,11 @@ class InMemory:
 
     def reader(self) -> LogReader:
         return MemoryReader(self.log)
+
+    scan = reader
+
+    async def delete_before(self, at: At, offset: int) -> None:
+        self.log.delete_before(at, offset)
 
     def group(self, name: str) -> GroupReader:
         return MemoryGroupReader(self.log, topic=self.topic, group=name)
@@ -72,10 +81,17 @@ class Simulated:
     """Every client is one of the same process."""
 
     connections: SimulatedConnections
+    log: SimulatedLog
     topic: str
 
     def reader(self) -> LogReader:
         return self.connections.reader()
+
+    def scan(self) -> LogReader:
+        return self.connections.scan()
+
+    async def delete_before(self, at: At, offset: int) -> None:
+        self.log.delete_before(at, offset)
 
     def group(self, name: str) -> GroupReader:
         group = f"{name}-{self.topic}"
@@ -95,6 +111,17 @@ class Kafka:
 
     def reader(self) -> LogReader:
         return KafkaReader(self.options)
+
+    def scan(self) -> LogReader:
+        return RawReader(self.options)
+
+    async def delete_before(self, at: At, offset: int) -> None:
+        admin = AIOKafkaAdminClient(**self.options)
+        await admin.start()
+        try:
+            await admin.delete_records({TopicPartition(at.topic, at.partition): RecordsToDelete(offset)})
+        finally:
+            await admin.close()
 
     def group(self, name: str) -> GroupReader:
         return KafkaGroupReader(
@@ -137,7 +164,7 @@ def make_log(request: pytest.FixtureRequest) -> Callable[[], Any]:
         request.node.stash[RUN] = lambda coroutine: run_on(world, machine, coroutine)
 
         async def simulated() -> Log:
-            return Simulated(SimulatedConnections(node), "t")
+            return Simulated(SimulatedConnections(node), log, "t")
 
         return simulated
     servers = request.getfixturevalue("broker").bootstrap_servers
@@ -288,6 +315,23 @@ async def test_a_paused_partition_is_silent_until_it_is_resumed(make_log: Callab
         assert await reader.fetch(max_records=10, timeout_ms=100) == []
         reader.resume([At(log.topic, 0)])
         assert {chunk.at.partition for chunk in await read(reader, 2)} == {0}
+
+
+@pytest.mark.parametrize("kind", ["reader", "scan"])
+async def test_who_reads_below_the_start_goes_on_at_the_start(make_log: Callable[[], Any], kind: str) -> None:
+    log = await make_log()
+    writer, reader, at = log.writer(), getattr(log, kind)(), At(log.topic, 0)
+    async with started(writer, reader):
+        await writer.send(at, some(3))
+        await writer.send(at, some(5, 3))
+        await log.delete_before(at, 4)
+        reader.read({at: 1})
+        assert values(await read(reader, 1)) == [b"4"]
+        if kind == "scan":  # the other one fetches ahead
+            await writer.send(at, some(6, 5))
+            await log.delete_before(at, 6)
+            await writer.send(at, some(7, 6))
+            assert values(await read(reader, 1)) == [b"6"]
 
 
 async def test_lookups_tell_starts_ends_and_commits(make_log: Callable[[], Any]) -> None:

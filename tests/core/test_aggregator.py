@@ -9,6 +9,7 @@ from streamserve.core.bounds import Bounds
 from streamserve.core.effects import Continue, EmitAnswers, EmitPredictions, Pause, Settle
 from streamserve.core.events import AnswersFetched, Produced, ProduceFailed, RequestsFetched, Revoked, StatesFetched
 from streamserve.core.messages import Answers, Choice
+from streamserve.core.reasons import Missing
 from streamserve.core.records import StateRecord
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.slicing import answers_by_partition
@@ -228,6 +229,24 @@ def test_commit_metadata_tells_a_successor_where_to_read_from() -> None:
     assert parse_metadata(w.stage.commit_metadata(0)) == (19, 1)
 
 
+@pytest.mark.parametrize(("model", "name"), [("a@2", "r"), ("a@1", "new")])
+def test_a_successor_reads_answers_that_are_not_known_here_yet(model: str, name: str) -> None:
+    """In the middle of a deploy: the pool has the new version already, the owner is replaced a moment later."""
+    w = world()
+    w.feed(requests([b"x:1,1"]))
+    w.feed(answers(model, [0], [1], route=name, log_offset=17, next_offset=18))
+    w.feed(answers(model, [1], [1], route=name, log_offset=18, next_offset=19))  # before its request
+    assert parse_metadata(w.stage.commit_metadata(0))[0] == 17
+    w.feed(requests([b"y:1,1"], first=1))
+    assert parse_metadata(w.stage.commit_metadata(0))[0] == 17
+    w.at(100)
+    assert parse_metadata(w.stage.commit_metadata(0))[0] == 19
+    successor = world(app(route((model,), name=name), guard_ms=10))
+    successor.feed(requests([b"x:1,1"]))
+    successor.feed(answers(model, [0], [1], route=name, log_offset=17, next_offset=18))
+    assert successor.outcome(0) == ("ok", "all_answered")
+
+
 @pytest.mark.parametrize("words", ["", "{}", '{"v":2,"answers":1,"predictions":2}', "junk"])
 def test_metadata_of_nobody_means_the_start(words) -> None:
     assert parse_metadata(words) == (0, 0)
@@ -299,6 +318,26 @@ def test_of_two_answers_to_a_request_that_came_together_the_first_wins() -> None
     for model in MODELS[1:]:
         w.feed(answers(model, [0, 1, 2], [1, 2, 3]))
     assert [w.labels(offset) for offset in range(3)] == [[1], [2], [3]]
+
+
+def test_of_two_answers_of_different_kinds_that_came_together_the_first_wins_too() -> None:
+    """Blocks that can stand in one array are joined; what one of them says earlier in the log still comes first."""
+    w = world()
+    w.feed(requests([b"x:1,1", b"y:1,1"]))
+
+    def shed(offset: int) -> AnswersFetched:
+        (block,) = answers("a@1", [offset], [1]).blocks
+        missing = np.full(1, Missing.SHED, np.uint8)
+        block = replace(block, labels=None, row_starts=np.zeros(2, np.int64), missing=missing)
+        return AnswersFetched(blocks=(block,), positions={})
+
+    in_order = (shed(0), answers("a@1", [1], [2]), shed(1), answers("a@1", [0], [9]))
+    w.feed(AnswersFetched(blocks=tuple(event.blocks[0] for event in in_order), positions={0: 4}))
+    for model in MODELS[1:]:
+        w.feed(answers(model, [0, 1], [1, 2]))
+    (block, at), (other, other_at) = w.records[0, 0], w.records[0, 1]
+    assert int(block.answered[at]) == 0b110
+    assert int(other.answered[other_at]) == 0b111
 
 
 def test_a_failed_send_of_several_partitions_is_made_again_for_those_still_owned() -> None:

@@ -7,6 +7,8 @@ from collections import Counter, deque
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamserve.core.batching import Aimd, Arrivals, Auto, CostModel, Fixed, Load, Quantile, hopeless, make_batcher
 from streamserve.core.desk import RETRY_HALVING_MS, Desk, ModelRules
@@ -150,6 +152,25 @@ def test_the_cost_model_finds_a_and_b_and_follows_a_change() -> None:
         rows = 1 + call * 37 % 200
         model.observe(rows, 2 * (4 + 0.25 * rows))
     assert model.predict_ms(100) == pytest.approx(58, rel=0.5)  # on the safe side: the margin falls slowly
+
+
+@given(
+    calls=st.lists(st.tuples(st.integers(1, 200), st.floats(0.5, 100.0)), min_size=2, max_size=8),
+)
+def test_a_cost_held_at_nothing_leaves_the_best_line_through_the_origin(calls) -> None:
+    """Weighted least squares over a >= 0: where a is 0, no other b has a smaller error."""
+    model = CostModel()
+    for rows, ms in calls:
+        model.observe(rows, ms)
+    if model.a_ms > 0:
+        return
+    weights = [0.97 ** (len(calls) - 1 - i) / ms**2 for i, (_, ms) in enumerate(calls)]
+
+    def error(b_ms: float) -> float:
+        return sum(w * (ms - b_ms * rows) ** 2 for w, (rows, ms) in zip(weights, calls, strict=True))
+
+    least = error(model.b_ms)
+    assert all(least <= error(model.b_ms * factor) * (1 + 1e-9) for factor in (0.9, 0.99, 1.01, 1.1))
 
 
 def test_one_spike_does_not_move_the_cost_model_far() -> None:

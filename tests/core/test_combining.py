@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from streamserve.core.combining import Combined, MemberRows, combine
+from streamserve.core.combining import LEAST_PROBABILITY, Combined, MemberRows, combine
 from tests.effort import examples
 
 RULES = ("vote", "mean_probability", "mean", "best")
@@ -130,6 +131,52 @@ def test_mean_probability_is_the_class_with_the_most_weight(kind: str) -> None:
                 total = sum(shares_of(weights, members, row))
                 for name, p in zip(combined.classes.tolist(), combined.probabilities[row], strict=True):
                     assert p == pytest.approx(found.get(name, 0.0) / total)
+
+    check()
+
+
+def log_averages(weights: np.ndarray, members: list[MemberRows], row: int) -> dict[Any, float]:
+    """Of each class that any member names, and each label said."""
+    shares, given_of = shares_of(weights, members, row), []
+    for m in members:
+        if m.probabilities is None:
+            given_of.append({m.labels[row]: 1.0})
+        else:
+            names = range(m.probabilities.shape[1]) if m.classes is None else m.classes.tolist()
+            given_of.append(dict(zip(names, m.probabilities[row].tolist(), strict=True)))
+    said = {name for m, named in zip(members, given_of, strict=True) if m.present[row] for name in named}
+    total = sum(shares)
+    return {
+        name: sum(
+            share * math.log(max(named.get(name, 0.0), LEAST_PROBABILITY))
+            for share, named, m in zip(shares, given_of, members, strict=True)
+            if m.present[row]
+        )
+        / total
+        for name in said
+    }
+
+
+@pytest.mark.parametrize("kind", ["int", "text"])
+def test_log_probability_is_the_class_with_the_highest_mean_logarithm(kind: str) -> None:
+    @small
+    @given(ensembles(kind=kind, probabilities=True))
+    def check(case: Any) -> None:
+        weights, members = case
+        if all(m.probabilities is None for m in members):
+            return  # then it is a vote
+        combined = combine("log_probability", weights, members)
+        agrees_with(combined, members)
+        for row in range(len(weights)):
+            found = log_averages(weights, members, row)
+            assert found[key(combined.labels[row])] == pytest.approx(max(found.values()))
+            assert combined.probabilities is not None
+            assert combined.classes is not None
+            names, unsaid = combined.classes.tolist(), math.log(LEAST_PROBABILITY)
+            scores = {name: unsaid for name in names} | found  # a label that is no class has its share too
+            total = sum(map(math.exp, scores.values()))
+            for name, p in zip(names, combined.probabilities[row], strict=True):
+                assert p == pytest.approx(math.exp(scores[name]) / total)
 
     check()
 

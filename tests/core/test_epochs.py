@@ -27,11 +27,19 @@ def table_of(policy: Policy, **bounds: int) -> EpochTable:
     return EpochTable(AppRules(routes=(route,), epoch_delay_ms=DELAY_MS, bounds=Bounds(**bounds)))
 
 
-def state(epoch: int, append_ms: int, loss: float = 0.0, previous: int = -1, **other: str) -> StateRecord:
+def state(
+    epoch: int, append_ms: int, loss: float = 0.0, previous: int = -1, included: int = 0, **other: str
+) -> StateRecord:
     fields = {"route": "r", "context": "", "policy": "exp3", **other}
     data = {"losses": {"a@1": loss, "b@1": 0.0, "c@1": 0.0}, "events": 1}
     return StateRecord(
-        data=data, includes={}, partition=0, epoch=epoch, append_ms=append_ms, previous=previous, **fields
+        data=data,
+        includes={0: included},
+        partition=0,
+        epoch=epoch,
+        append_ms=append_ms,
+        previous=previous,
+        **fields,
     )
 
 
@@ -60,19 +68,23 @@ def test_a_later_record_with_an_earlier_time_takes_over_at_once() -> None:
 
 
 @given(
-    times=st.lists(st.integers(0, 50), min_size=1, max_size=12),
+    written=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), min_size=1, max_size=12),
     requests=st.lists(st.integers(0, 400), min_size=1, max_size=20),
     order=st.randoms(use_true_random=False),
 )
-def test_the_choice_is_the_rule_of_the_design_in_any_order_of_arrival(times, requests, order) -> None:
-    records = [state(epoch, ms, loss=float(epoch), previous=epoch - 1) for epoch, ms in enumerate(times)]
+def test_the_choice_is_the_rule_of_the_design_in_any_order_of_arrival(written, requests, order) -> None:
+    records = [
+        state(epoch, ms, loss=float(epoch), previous=epoch - 1, included=included)
+        for epoch, (ms, included) in enumerate(written)
+    ]
+    in_time = [r for r in records if all(r.included >= before.included for before in records[: r.epoch])]
     shuffled = list(records)
     order.shuffle(shuffled)
     table = table_of(Exp3())
     for record in shuffled:
         table.apply([record, record])
     expected = [
-        max((r.epoch for r in records if r.append_ms + DELAY_MS <= request), default=INITIAL_EPOCH)
+        max((r.epoch for r in in_time if r.append_ms + DELAY_MS <= request), default=INITIAL_EPOCH)
         for request in requests
     ]
     choice = table.choose(
@@ -152,6 +164,23 @@ def test_only_the_newest_states_are_kept_and_older_requests_are_decided_by_the_o
     assert (older.epoch.tolist(), older.stale.tolist()) == ([47], [True])
     table.apply([state(12, 1_200, previous=11)])  # of before all that: comes too late to be kept
     assert epochs_at(table, 1_500) == [47]
+
+
+@pytest.mark.parametrize("between", [0, 99])
+def test_a_state_that_reached_the_log_late_takes_over_from_none(between: int) -> None:
+    """Its writer was shut out, or gave it up: what was learnt since counts, however many states ago that was."""
+    table = table_of(Exp3(), learnt_states=53)
+    table.apply([state(4, 1_000, included=10)])
+    later = [state(5 + n, 2_000 + n, included=20 + n, previous=4 + n) for n in range(between + 1)]
+    for record in later:
+        table.apply([record])
+    late = state(200, 3_000, included=19, previous=4)
+    table.apply([late])
+    assert epochs_at(table, 9_000) == [later[-1].epoch]
+    table.apply([state(201 + n, 4_000 + n, included=19, previous=4) for n in range(99)])
+    assert epochs_at(table, 9_000) == [later[-1].epoch]
+    table.apply([state(400, 5_000, included=later[-1].included + 1, previous=later[-1].epoch)])
+    assert epochs_at(table, 9_000) == [400]
 
 
 def test_shared_states_spread_over_partitions_by_a_stable_hash() -> None:

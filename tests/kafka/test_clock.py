@@ -83,3 +83,25 @@ def test_what_a_slow_broker_told_is_corrected_at_once() -> None:
     ours.advance(2)
     clock.acknowledged(sent, epoch_ms(ours) - 5_000)
     assert abs(clock.offset_ms + 5_000) <= 3
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400), st.integers(0, 3_000)), min_size=1, max_size=30),
+    st.integers(-30_000, 30_000),
+)
+def test_the_earliest_time_is_never_ahead_of_the_brokers_however_slow_its_answers(
+    answers: list[tuple[int, int, int]], ahead: int
+) -> None:
+    ours, clock = clocks()
+    assert clock.earliest_ms() is None
+    for there, back, pause in answers:
+        sent = clock.monotonic_ms()
+        ours.advance(there)
+        stamp = epoch_ms(ours) + ahead
+        ours.advance(back)
+        clock.acknowledged(sent, stamp)
+        ours.advance(pause)
+        earliest, truth = clock.earliest_ms(), epoch_ms(ours) + ahead
+        assert earliest is not None
+        assert earliest <= truth
+        assert earliest >= truth - max(back for _, back, _ in answers) - 10

@@ -18,13 +18,13 @@ from streamserve.core.messages import I64, AnyArray, Outputs, Requests
 from streamserve.core.records import StateRecord
 from streamserve.errors import StreamserveError, TopicsDiffer
 from streamserve.kafka import service as service_module
-from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.clock import SURE_MS, BrokerClock
 from streamserve.kafka.loop import Wiring
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.once import ExactlyOnce
 from streamserve.kafka.perform import Encoders, Topics
 from streamserve.kafka.plan import Plan
-from streamserve.kafka.ports import At, Chunk, Columns, Committed, Record
+from streamserve.kafka.ports import Ack, At, Chunk, Columns, Committed, Record, RecordColumns
 from streamserve.kafka.service import Clients, Role, RoleService
 from streamserve.kafka.tasks import ended
 from streamserve.runtimes.base import Runtime
@@ -176,6 +176,7 @@ def service_on(
         group=group,
         followed=None,
         scan=lambda: MemoryReader(log),
+        sweep=lambda: MemoryReader(log),
         lookups=lookups or MemoryLookups(log),
         writer=writer,
         once=once,
@@ -513,6 +514,49 @@ async def test_a_member_whose_lease_is_over_does_not_even_drain() -> None:
         assert not any(isinstance(event, Drain) for event in stage.events)
 
 
+async def test_a_process_does_all_but_join_until_it_is_its_turn() -> None:
+    log, turn = MemoryLog(dict.fromkeys(ALL, 1)), asyncio.Event()
+    put(log, 0, b"a")
+    service, _, _ = service_on(log, CopyStage())
+
+    async def its_turn() -> None:
+        await turn.wait()
+
+    service.may_join = its_turn
+    task = asyncio.create_task(service.run(lambda _port: None, None))
+    await until(lambda: service.not_ready() == ["the group is not joined yet"])
+    assert not log.group("a.terminal", TOPICS.requests).members
+    turn.set()
+    await until(lambda: written(log) == [b"a"])
+    service.request_stop()
+    await task
+
+
+async def never_its_turn() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_process_that_waits_for_its_turn_stops_without_having_joined() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    service, _, _ = service_on(log, CopyStage())
+    service.may_join = never_its_turn
+    task = asyncio.create_task(service.run(lambda _port: None, None))
+    await until(lambda: service.not_ready() == ["the group is not joined yet"])
+    service.request_stop()
+    await task
+    assert not log.group("a.terminal", TOPICS.requests).members
+
+
+async def test_a_part_that_dies_while_a_process_waits_for_its_turn_stops_it() -> None:
+    service, _, _ = service_on(MemoryLog(dict.fromkeys(ALL, 1)), CopyStage())
+    service.may_join = never_its_turn
+    task = asyncio.create_task(service.run(lambda _port: None, None))
+    await until(lambda: service.not_ready() == ["the group is not joined yet"])
+    service._tasks["loop"].cancel()
+    with pytest.raises(StreamserveError, match="part 'loop' died"):
+        await task
+
+
 async def test_a_process_knows_the_brokers_time_before_it_decides_anything() -> None:
     """Its machine's clock may be seconds off: every deadline would be."""
     behind_s = 20.0
@@ -523,6 +567,30 @@ async def test_a_process_knows_the_brokers_time_before_it_decides_anything() -> 
         assert abs(clock.now_ms() - time.time() * 1000) < 1_000
     (asked,) = log.records("a.models.v1")[0]
     assert (asked.key, asked.value) == (b"clock", None)
+
+
+async def test_an_answer_that_took_long_is_not_all_that_a_process_knows_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It leaves the time open within as much: what is decided by it would be off by that."""
+    log = MemoryLog(dict.fromkeys((*ALL, "a.models.v1"), 1))
+    clock = BrokerClock()
+    service, writer, _ = service_on(log, CopyStage(), clock=clock, asks_time=At("a.models.v1", 0))
+    at_once = writer.send
+    slow_ms = [120.0, 80.0]
+
+    def send(at: At, records: RecordColumns) -> asyncio.Future[Ack]:
+        future = at_once(at, records)
+        if not slow_ms:
+            return future
+        late: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(slow_ms.pop(0) / 1000, late.set_result, future.result())
+        return late
+
+    monkeypatch.setattr(writer, "send", send)
+    async with running(service):
+        assert clock.bound_ms <= SURE_MS
+    assert len(log.records("a.models.v1")[0]) == 3
 
 
 async def test_a_model_that_is_not_warm_keeps_the_process_from_being_ready() -> None:

@@ -27,7 +27,7 @@ def decode(chunk: Chunk) -> tuple[StateRecord, ...]:
                 context="",
                 policy="p",
                 data={},
-                includes={},
+                includes={chunk.at.partition: data.get("included", 0)},
                 partition=chunk.at.partition,
                 epoch=data.get("epoch", offset),
                 append_ms=append_ms,
@@ -41,7 +41,15 @@ def put(log: MemoryLog, topic: str, partition: int, **data: object) -> None:
     log.append(At(topic, partition), Columns.of([Record(value=json.dumps(data).encode())]))
 
 
-def follower(log: MemoryLog, events: list[Event]) -> StatesFollower:
+def clock_of(answered_after_ms: float = 0.0) -> BrokerClock:
+    """One that has heard of the broker's time once; its answer took so long."""
+    clock = BrokerClock()
+    now_ms = clock.now_ms()
+    clock.acknowledged(clock.monotonic_ms() - answered_after_ms, now_ms - int(answered_after_ms))
+    return clock
+
+
+def follower(log: MemoryLog, events: list[Event], clock: BrokerClock | None = None) -> StatesFollower:
     return StatesFollower(
         epochs_topic=EPOCHS,
         policy_topic=POLICY,
@@ -49,7 +57,7 @@ def follower(log: MemoryLog, events: list[Event]) -> StatesFollower:
         decode={EPOCHS: decode, POLICY: decode},
         reader=MemoryReader(log),
         lookups=MemoryLookups(log),
-        clock=BrokerClock(),
+        clock=clock or clock_of(),
         post=events.append,
         epoch_delay_ms=50,
     )
@@ -76,6 +84,15 @@ async def test_it_reads_snapshots_then_epochs_from_where_they_cover(monkeypatch:
     await states.load()
     assert epochs_in(events) == [("r", 3), ("r", 4)]
     assert states.loaded
+
+
+async def test_a_snapshot_that_reached_the_log_late_is_not_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamserve.kafka.states._LOOK_BACK", 0)
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    put(log, POLICY, 0, route="r", epoch=3, covers=4, included=7)
+    put(log, POLICY, 0, route="r", epoch=1, covers=2, included=5)
+    await follower(log, events).load()
+    assert epochs_in(events) == [("r", 3)]
 
 
 async def test_it_reads_states_that_open_requests_may_need_too() -> None:
@@ -138,7 +155,7 @@ async def test_it_never_claims_to_know_what_it_has_not_read() -> None:
         decode={EPOCHS: decode, POLICY: decode},
         reader=MemoryReader(log),
         lookups=MemoryLookups(log),
-        clock=BrokerClock(),
+        clock=clock_of(),
         post=events.append,
         epoch_delay_ms=50,
     )
@@ -188,3 +205,28 @@ async def test_a_reader_that_is_behind_asks_for_no_more_ends_than_the_bound(monk
     await until(lambda: _known(events) > 0)
     for task in (asking, following):
         task.cancel()
+
+
+@pytest.mark.parametrize("took_ms", [200, 2_000])
+async def test_what_a_slow_answer_told_of_the_time_makes_nothing_known_early(took_ms: int) -> None:
+    """The broker's time is then open within `took_ms`: what is claimed holds at the earliest of these times too."""
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    clock = clock_of(took_ms)  # the broker may be so far behind what it tells
+    states = follower(log, events, clock)
+    await states.load()
+    asking = asyncio.create_task(states.ask())
+    try:
+        await until(lambda: _known(events) > 0)
+        assert _known(events) <= clock.now_ms() - took_ms
+    finally:
+        asking.cancel()
+
+
+async def test_before_anything_is_known_of_the_time_no_state_is() -> None:
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    states = follower(log, events, BrokerClock())
+    await states.load()
+    asking = asyncio.create_task(states.ask())
+    await asyncio.sleep(0.05)  # an absence cannot be observed
+    asking.cancel()
+    assert _known(events) == 0

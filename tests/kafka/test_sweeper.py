@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from streamserve.core.messages import Answers, Choice
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection.static import Static
 from streamserve.core.stages.aggregator import AggregatorStage
+from streamserve.errors import BrokerError
 from streamserve.kafka import intake
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.codecs.answers import encode_answers
@@ -47,6 +49,7 @@ class World:
     def __init__(self, partitions: int = 2) -> None:
         self.behind_s = 0.0
         self.scans: type[MemoryReader] = MemoryReader
+        self.sweeps: Callable[[MemoryLog], MemoryReader] = MemoryReader
         self.partitions = partitions
         names = [TOPICS.requests, TOPICS.answers, TOPICS.predictions, TOPICS.dlq]
         self.log = MemoryLog(dict.fromkeys(names, partitions), epoch=lambda: time.time() - self.behind_s)
@@ -112,6 +115,7 @@ class World:
             group=MemoryGroupReader(self.log, topic=TOPICS.requests, group=GROUP),
             followed=MemoryReader(self.log),
             scan=lambda: self.scans(self.log),
+            sweep=lambda: self.sweeps(self.log),
             lookups=MemoryLookups(self.log),
             writer=MemoryWriter(self.log),
         )
@@ -193,6 +197,59 @@ async def test_a_take_over_reads_on_where_only_markers_of_transactions_stand() -
     world.send(1, 0, old=False)
     async with running(world.service()):
         await until(lambda: len(world.records()) == world.sent())
+
+
+class WithoutAborted(MemoryReader):
+    """What `committed_only` leaves of a log in which every third record belongs to an aborted transaction."""
+
+    async def fetch(self, *, max_records: int, timeout_ms: int) -> list[Chunk]:
+        return [self._kept(c) for c in await super().fetch(max_records=max_records, timeout_ms=timeout_ms)]
+
+    def _kept(self, chunk: Chunk) -> Chunk:
+        if chunk.at.topic != TOPICS.requests:
+            return chunk
+        kept = np.flatnonzero(chunk.offsets % 3 != 0)
+        return replace(
+            chunk,
+            offsets=chunk.offsets[kept],
+            append_ms=chunk.append_ms[kept],
+            keys=[chunk.keys[i] for i in kept],
+            values=[chunk.values[i] for i in kept],
+            headers=[chunk.headers[i] for i in kept],
+        )
+
+
+async def test_requests_of_aborted_transactions_get_no_record_from_the_sweep() -> None:
+    world = World(partitions=1)
+    world.sweeps = WithoutAborted
+    world.send(LEAST_SKIPPED, 0, old=True)
+    world.send(1, 0, old=False)
+    committed = {f"0-{offset}" for offset in range(LEAST_SKIPPED) if offset % 3}
+    async with running(world.service()):
+        await until(lambda: len(world.records()) > len(committed) and not any(world.left()))
+    assert {ref for ref, *_ in world.records()} == committed | {f"0-{LEAST_SKIPPED}"}
+
+
+class FailsAtFirst(MemoryReader):
+    failures = 2
+
+    async def fetch(self, *, max_records: int, timeout_ms: int) -> list[Chunk]:
+        if FailsAtFirst.failures:
+            FailsAtFirst.failures -= 1
+            raise BrokerError("nothing can be read")
+        return await super().fetch(max_records=max_records, timeout_ms=timeout_ms)
+
+
+async def test_a_sweep_that_cannot_read_goes_on_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process serves all the while."""
+    monkeypatch.setattr("streamserve.kafka.sweeper._RETRY_S", 0.01)
+    world = World(partitions=1)
+    world.sweeps = FailsAtFirst
+    world.send(LEAST_SKIPPED, 0, old=True)
+    world.send(1, 0, old=False)
+    async with running(world.service()):
+        await until(lambda: len(world.records()) == world.sent())
+    assert FailsAtFirst.failures == 0
 
 
 async def test_what_was_answered_before_is_not_answered_again() -> None:

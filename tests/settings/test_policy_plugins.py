@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from streamserve.assembly import routes
 from streamserve.settings import parse_settings
+from streamserve.testing.policy_checks import POLICY_LAWS, PolicyLaw
+from tests.settings.custom_policy import MODULE, install
 from tests.settings.digits import changed, refused
 
 
@@ -43,3 +46,17 @@ def test_a_policy_of_another_package_has_its_own_options() -> None:
 def test_a_policy_of_another_package_cannot_replace_ours() -> None:
     told = refused(changed('{ name = "hedge", eta = 0.3, half_life_events = 350 }', '{ name = "static", epsilon = 1 }'))
     assert 'unknown key "epsilon" in policy static' in told[0]
+
+
+@pytest.mark.parametrize("law", POLICY_LAWS, ids=lambda law: law.__name__)
+def test_a_short_policy_of_another_package_passes_the_suite(
+    law: PolicyLaw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its module is short, its route is made from the config as one of ours, and it keeps every law."""
+    install(tmp_path, monkeypatch)
+    old = '{ name = "hedge", eta = 0.3, half_life_events = 350 }'
+    settings = parse_settings(changed(old, '{ name = "softmax", heat = 0.1 }'), "x")
+    route = next(route for route in routes(settings) if route.name == "digits")
+    assert (route.policy.name, route.learns) == ("softmax", True)
+    assert len([line for line in MODULE.splitlines() if line.strip()]) <= 35
+    law(route.policy)

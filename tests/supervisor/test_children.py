@@ -25,9 +25,11 @@ from tests.processes import alive
 TIMEOUT_S = 30.0
 #: What a role does, as its supervisor sees it. The config is a JSON file of orders.
 PROGRAM = """
-import json, logging, os, signal, subprocess, sys
+import asyncio, json, logging, os, signal, subprocess, sys, time
 from pathlib import Path
-from streamserve.supervisor.parent import TellsSupervisor, wait_for_go, watch_parent
+from streamserve.supervisor.parent import (
+    TellsSupervisor, gave_up, has_twin, twin_prepared, wait_for_go, wait_to_join, watch_parent,
+)
 
 watch_parent()
 orders = json.loads(Path(sys.argv[2]).read_text())
@@ -47,12 +49,25 @@ if "exits" in orders:
 wait_for_go()
 if orders.get("leaves"):
     print("left", subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]).pid, flush=True)
-signal.signal(signal.SIGTERM, signal.SIG_IGN if orders.get("deaf") else lambda *_: sys.exit(0))
+asked = []
+signal.signal(signal.SIGTERM, signal.SIG_IGN if orders.get("deaf") else lambda *_: asked.append(1))
+asyncio.run(wait_to_join())
+print("joins", flush=True)
 file = Path(sys.argv[sys.argv.index("--status-file") + 1])
 file.with_suffix(".part").write_text(json.dumps({"metrics_port": 1234, "pid": os.getpid()}))
 file.with_suffix(".part").replace(file)
+had = False
 while True:
-    signal.pause()
+    if had != has_twin():
+        had = not had
+        print("twin" if had else "alone", flush=True)
+    if asked:
+        asyncio.run(twin_prepared())
+        print("ends", flush=True)
+        gave_up()
+        time.sleep(orders.get("lingers_s", 0))
+        sys.exit(0)
+    time.sleep(0.01)
 """
 
 
@@ -114,6 +129,10 @@ class Case:
         await until(lambda: bool(said()))
         return psutil.Process(int(said()[0].split()[-1]))
 
+    def words(self, *wanted: str) -> list[str]:
+        """Which of these words it has said, in order."""
+        return [word for line in self.ears.lines if (word := line.rpartition(" ")[2]) in wanted]
+
     async def serving(self) -> None:
         self.house.may_serve.set()
         await until(lambda: self.child.facts.state is State.SERVING)
@@ -150,7 +169,7 @@ def test_it_serves_when_it_may_and_stops_in_order(tmp_path: Path) -> None:
         assert one.child.facts.state is State.STOPPED
         assert not psutil.pid_exists(facts.pid or 0)
         assert one.ears.told == []
-        assert (tmp_path / "logs" / "worker-main-0.log").read_text() == "hello\n"
+        assert (tmp_path / "logs" / "worker-main-0.log").read_text() == "hello\njoins\nends\n"
         assert list((tmp_path / "run").iterdir()) == []
 
     run(case)
@@ -213,6 +232,93 @@ def test_a_dead_spare_is_not_waited_for(tmp_path: Path) -> None:
         os.kill(one.pid, signal.SIGKILL)
         await until(lambda: bool(one.ears.events("restarted")))
         assert one.pid != spare.pid
+        await one.stop()
+
+    run(case)
+
+
+def test_whoever_serves_is_told_whether_a_spare_waits(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path, spares=True)
+
+        await one.serving()
+        one.house.spares_wanted.set()
+        await until(lambda: one.words("twin", "alone") == ["twin"])
+        first = one.pid
+        os.kill(first, signal.SIGTERM)
+        await until(lambda: one.words("twin", "alone") == ["twin", "twin"])
+        assert one.pid != first
+        assert one.child._spare is not None
+        os.kill(one.child._spare.pid, signal.SIGKILL)
+        await until(lambda: one.words("twin", "alone") == ["twin", "twin", "alone"])
+        await one.stop()
+
+    run(case)
+
+
+def test_a_spare_joins_when_the_one_before_has_left_and_not_earlier(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path, spares=True, lingers_s=TIMEOUT_S)
+        await one.serving()
+        one.house.spares_wanted.set()
+        await until(lambda: any(line.endswith(" twin") for line in one.ears.lines))
+        first, spare = one.child._process, one.child._spare
+        assert first is not None and spare is not None
+        os.kill(first.pid, signal.SIGTERM)
+        await until(lambda: one.words("joins", "ends") == ["joins", "ends", "joins"])
+        assert spare.prepared.is_set()
+        assert not first.exited.done()  # what is left of it takes its time
+        first.kill()
+        await until(lambda: bool(one.ears.events("restarted")))
+        assert one.pid == spare.pid
+        one.hurry.set()
+        await one.stop()
+
+    run(case)
+
+
+def test_one_whose_spare_dies_while_it_gets_ready_goes_alone(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path, spares=True)
+        await one.serving()
+        one.house.spares_wanted.set()
+        await until(lambda: any(line.endswith(" twin") for line in one.ears.lines))
+        first, spare = one.child._process, one.child._spare
+        assert first is not None and spare is not None
+        os.kill(spare.pid, signal.SIGSTOP)
+        os.kill(first.pid, signal.SIGTERM)
+        await until(first.leaves.is_set)
+        os.kill(spare.pid, signal.SIGKILL)
+        await until(lambda: bool(one.ears.events("restarted")))
+        assert one.pid not in (first.pid, spare.pid)
+        await one.stop()
+
+    run(case)
+
+
+def test_one_that_goes_with_its_supervisor_has_no_twin(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path, spares=True, deaf=True)
+        await one.serving()
+        one.house.spares_wanted.set()
+        await until(lambda: any(line.endswith(" twin") for line in one.ears.lines))
+        stopping = asyncio.ensure_future(one.child.stop(TIMEOUT_S, one.hurry))
+        await until(lambda: any(line.endswith(" alone") for line in one.ears.lines))
+        one.hurry.set()
+        await stopping
+        await one.keeping
+
+    run(case)
+
+
+def test_one_that_is_stopped_in_order_again_and_again_is_never_waited_with(tmp_path: Path) -> None:
+    async def case() -> None:
+        one = Case(tmp_path)
+        await one.serving()
+        for ends in range(1, 4):
+            os.kill(one.pid, signal.SIGTERM)
+            await until(lambda ends=ends: len(one.ears.events("restarted")) == ends)
+        assert [news.facts["restarts_in_s"] for news in one.ears.events("exited")] == [0.0, 0.0, 0.0]
         await one.stop()
 
     run(case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -14,7 +15,24 @@ import pytest
 
 from streamserve.errors import ConfigError
 from streamserve.supervisor import parent
-from streamserve.supervisor.parent import DOING, GO, PARENT_FD, WARM, wait_for_go, watch_parent
+from streamserve.supervisor.parent import (
+    ALONE,
+    DOING,
+    GO,
+    JOIN,
+    LEAVES,
+    PARENT_FD,
+    PREPARED,
+    READY,
+    TWIN,
+    WARM,
+    gave_up,
+    has_twin,
+    twin_prepared,
+    wait_for_go,
+    wait_to_join,
+    watch_parent,
+)
 
 TIMEOUT_S = 30.0
 WATCHED = "from streamserve.supervisor import parent\nparent.watch_parent()\n"
@@ -80,6 +98,52 @@ def test_a_turn_given_early_is_not_lost() -> None:
         assert first_line(process) == "gone on"
 
 
+@pytest.mark.parametrize(("said", "has"), [(b"", "False"), (TWIN, "True"), (TWIN + ALONE, "False")])
+def test_a_child_knows_whether_a_twin_waits(said: bytes, has: str) -> None:
+    with child(WATCHED + "parent.wait_for_go()\nprint(parent.has_twin(), flush=True)\n") as (process, line):
+        line.send(said + GO)
+        assert first_line(process) == has
+
+
+def test_a_child_whose_supervisor_has_gone_has_no_twin() -> None:
+    told = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: print(parent.has_twin(), flush=True))\n"
+    with child(WATCHED + told + "parent.wait_for_go()\n" + WAITS) as (process, line):
+        line.send(TWIN + GO)
+        assert first_line(process) == "here"
+        line.close()
+        assert first_line(process) == "False"
+
+
+def test_a_child_joins_only_when_it_may() -> None:
+    joins = "parent.wait_for_go()\nimport asyncio\nasyncio.run(parent.wait_to_join())\nprint('joins', flush=True)\n"
+    with child(WATCHED + joins) as (process, line):
+        assert line.recv(1) == WARM
+        line.send(GO)
+        assert line.recv(1) == PREPARED
+        assert process.poll() is None
+        line.send(JOIN)
+        assert first_line(process) == "joins"
+
+
+@pytest.mark.parametrize("then", [READY, ALONE])
+def test_a_child_that_is_to_stop_goes_on_until_its_twin_is_ready_or_gone(then: bytes) -> None:
+    leaves = "parent.TWIN_S = 60\nparent.wait_for_go()\nimport asyncio\nasyncio.run(parent.twin_prepared())\n"
+    with child(WATCHED + leaves + "print(parent.has_twin(), flush=True)\n") as (process, line):
+        assert line.recv(1) == WARM
+        line.send(TWIN + GO)
+        assert line.recv(1) == LEAVES
+        assert process.poll() is None
+        line.send(then)
+        assert first_line(process) == str(then == READY)
+
+
+def test_a_child_waits_for_its_twin_not_for_ever() -> None:
+    leaves = "parent.TWIN_S = 0.1\nparent.wait_for_go()\nimport asyncio\nasyncio.run(parent.twin_prepared())\n"
+    with child(WATCHED + leaves + "print(parent.has_twin(), flush=True)\n") as (process, line):
+        line.send(TWIN + GO)
+        assert first_line(process) == "True"  # it joins as soon as it is ready
+
+
 def test_a_child_says_what_it_is_doing() -> None:
     program = "parent.tell_doing('loading\\nmodel ' + 'ü' * 400)\nparent.wait_for_go()\n"
     with child(WATCHED + program) as (_, line), line.makefile("rb") as said:
@@ -105,6 +169,10 @@ def test_without_a_supervisor_nothing_happens(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv(PARENT_FD, raising=False)
     watch_parent()
     wait_for_go()
+    asyncio.run(wait_to_join())
+    asyncio.run(twin_prepared())
+    gave_up()
+    assert not has_twin()
     assert parent._watches == []
 
 

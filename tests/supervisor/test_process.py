@@ -46,6 +46,14 @@ def said(tmp_path: Path, pieces: list[bytes], check: Callable[[ChildProcess], No
     asyncio.run(whole())
 
 
+def test_each_word_of_a_hand_over_is_heard_in_the_midst_of_others(tmp_path: Path) -> None:
+    def check(process: ChildProcess) -> None:
+        assert process.warm.is_set() and process.prepared.is_set() and process.over.is_set()
+        assert not process.leaves.is_set()
+
+    said(tmp_path, [b"wdwaiting\np", b"o"], check)
+
+
 @pytest.mark.parametrize(
     ("pieces", "doing", "warm"),
     [

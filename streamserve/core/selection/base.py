@@ -7,6 +7,7 @@ and `draw` picks from it for thousands of requests in one step.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,11 +28,16 @@ class Distribution:
     probabilities: I64
     """`[choices]`: fixed point, summing to `PROBABILITY_ONE`."""
     weights: F64
-    """`[models]`: each model's weight in the combination, >= 0, summing to 1."""
+    """`[models]`: each model's weight in the combination, summing to 1; >= 0 but for a policy that reads probabilities
+    (its route combines log-probabilities, and to take one away is sound)."""
 
 
 class Policy(Protocol):
-    """Configuration of a policy; stateless. States are any immutable value."""
+    """Configuration of a policy; stateless. States are any immutable value.
+
+    More attributes may be there: `when_to_use`, a line for people; `sticky_by_key`: where it is true, requests of one
+    record key draw alike; `reads_probabilities`: where it is true, outcomes tell each member's probabilities.
+    """
 
     @property
     def name(self) -> str:
@@ -74,6 +80,13 @@ def _mix(x: U64) -> U64:
     return x ^ (x >> np.uint64(31))
 
 
+def _mix_one(x: int) -> int:
+    """The same of one number: arrays of one cost ten times as much."""
+    x = ((x ^ (x >> 30)) * int(_MIX_1)) & _U64
+    x = ((x ^ (x >> 27)) * int(_MIX_2)) & _U64
+    return x ^ (x >> 31)
+
+
 def salt_of(*words: str) -> int:
     """A 64-bit salt from words: FNV-1a, the same in every process whatever PYTHONHASHSEED."""
     value = _FNV_OFFSET
@@ -84,9 +97,32 @@ def salt_of(*words: str) -> int:
 
 def draw(partition: I64, offsets: I64, salt: int) -> I64:
     """Uniform draws in [0, PROBABILITY_ONE), a function of (partition, offset, salt) alone. `[n]` in and out."""
+    if len(offsets) == 1:
+        begin = (int(partition[0]) + 1) * int(_GOLDEN) + (salt & _U64)
+        return np.array([_mix_one(_mix_one((int(offsets[0]) * int(_GOLDEN) + begin) & _U64)) >> 32], np.int64)
     start = (partition + 1).astype(np.uint64) * _GOLDEN + np.uint64(salt & _U64)
     mixed = _mix(_mix(offsets.astype(np.uint64) * _GOLDEN + start))
     return (mixed >> np.uint64(32)).astype(np.int64)
+
+
+def is_sticky(policy: Policy) -> bool:
+    """Whether requests of one key draw alike under this policy."""
+    return bool(getattr(policy, "sticky_by_key", False))
+
+
+def reads_probabilities(policy: Policy) -> bool:
+    """Whether this policy learns from what each member gave each class."""
+    return bool(getattr(policy, "reads_probabilities", False))
+
+
+def sticky_places(partition: I64, offsets: I64, keys: Sequence[bytes | None]) -> tuple[I64, I64]:
+    """Where a request with a key draws as if it stood: a place that only its key decides. `[n]` in and out.
+
+    No request stands there (the partition is -1), so keys and places never draw alike but by chance.
+    """
+    keyed = np.fromiter((key is not None for key in keys), np.bool_, len(keys))
+    hashes = np.fromiter((0 if key is None else zlib.crc32(key) for key in keys), np.int64, len(keys))
+    return np.where(keyed, -1, partition), np.where(keyed, hashes, offsets)
 
 
 def pick(distribution: Distribution, partition: I64, offsets: I64, salt: int) -> tuple[U64, I64]:

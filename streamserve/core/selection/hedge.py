@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,12 +17,14 @@ from streamserve.core.selection.sums import (
     aligned,
     check_half_life,
     check_rate,
+    check_share,
     decay_of,
     dump_sums,
     initial_sums,
     load_sums,
     softmin,
     usable_losses,
+    within_reach,
 )
 
 
@@ -32,16 +34,22 @@ class Hedge:
 
     A model that did not answer (late, failed) is charged the weighted mean loss of those that did, so its weight
     neither rises nor falls by being absent (sleeping experts, Freund et al. 1997); without it a silent model's losses
-    would fade away and it would win. Raises ConfigError on impossible parameters.
+    would fade away and it would win. A model that has long been wrong is kept at `least` of the best one's weight: its
+    sum stops there, so that it is soon found again when it is mended. Raises ConfigError on impossible parameters.
     """
+
+    when_to_use: ClassVar[str] = "All models may be asked and labels come: an ensemble. The default choice."
 
     eta: float = 0.3
     half_life_events: float | None = 350.0
     """Outcomes after which a loss counts half; None: nothing is forgotten."""
+    least: float = 1e-4
+    """Of the best model's weight; no other falls below it, so what was mended comes back. 0: no such bound."""
 
     def __post_init__(self) -> None:
         check_rate(self.name, "eta", self.eta)
         check_half_life(self.name, self.half_life_events)
+        check_share(self.name, "least", self.least)
 
     @property
     def name(self) -> str:
@@ -66,6 +74,7 @@ class Hedge:
         sums = tuple(
             decay * total + losses.get(model, absent) for model, total in zip(state.models, state.losses, strict=True)
         )
+        sums = within_reach(sums, self.eta, self.least)
         return LossSums(models=state.models, losses=sums, events=state.events + 1)
 
     def dump(self, state: LossSums) -> Mapping[str, Any]:

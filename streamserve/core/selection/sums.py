@@ -16,6 +16,9 @@ import numpy as np
 from streamserve.core.messages import F64, I64, PROBABILITY_ONE
 from streamserve.errors import ConfigError, ContractError
 
+#: Of what `dump` gives. A state without a version is of the first.
+STATE_VERSION = 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSums:
@@ -33,7 +36,7 @@ def initial_sums(models: Sequence[str]) -> LossSums:
 
 
 def dump_sums(state: LossSums) -> Mapping[str, Any]:
-    return {"losses": dict(zip(state.models, state.losses, strict=True)), "events": state.events}
+    return {"v": STATE_VERSION, "losses": dict(zip(state.models, state.losses, strict=True)), "events": state.events}
 
 
 def load_sums(data: Mapping[str, Any], models: Sequence[str]) -> LossSums:
@@ -41,6 +44,7 @@ def load_sums(data: Mapping[str, Any], models: Sequence[str]) -> LossSums:
 
     Raises ContractError where `data` is not what `dump_sums` writes.
     """
+    check_version(data)
     try:
         known = {str(model): float(loss) for model, loss in data["losses"].items()}
         events = int(data["events"])
@@ -80,6 +84,18 @@ def fixed_point(shares: Sequence[float], at_least: int = 0) -> I64:
     return units + at_least
 
 
+def within_reach(losses: tuple[float, ...], eta: float, least: float) -> tuple[float, ...]:
+    """Losses so far above the least that the weight `exp(-eta * loss)` is below `least` of the best one's stop there.
+
+    What fixed share does for weights (Herbster and Warmuth 1998): a model that is mended, or the next best when the
+    best one fails, is found in hundreds of feedbacks, not thousands. `least` 0: no such bound.
+    """
+    if least <= 0.0:
+        return losses
+    most = min(losses) - math.log(least) / eta
+    return tuple(min(loss, most) for loss in losses)
+
+
 def usable_losses(losses: Mapping[str, float], models: Sequence[str]) -> dict[str, float]:
     """Losses of known models that are in [0, 1]; NaN and out-of-range ones teach nothing."""
     return {model: losses[model] for model in models if model in losses and 0.0 <= losses[model] <= 1.0}
@@ -88,6 +104,26 @@ def usable_losses(losses: Mapping[str, float], models: Sequence[str]) -> dict[st
 def decay_of(half_life_events: float | None) -> float:
     """Factor an event by which older losses shrink; 1 means that nothing is forgotten."""
     return 1.0 if half_life_events is None else 0.5 ** (1.0 / half_life_events)
+
+
+def check_version(data: Mapping[str, Any]) -> None:
+    """Raises ContractError on a state of another version than ours: its numbers may mean something else."""
+    version = data.get("v", STATE_VERSION) if isinstance(data, Mapping) else None
+    if version != STATE_VERSION:
+        raise ContractError(
+            f"a learnt state has version {version!r}, this program reads {STATE_VERSION}; "
+            "run the program that wrote it, or a newer one"
+        )
+
+
+def check_share(policy: str, name: str, value: float) -> None:
+    if not (_is_number(value) and 0.0 <= value < 1.0):
+        raise ConfigError(f"policy {policy}: {name} must be at least 0 and below 1, not {value!r}")
+
+
+def check_prior(policy: str, value: float) -> None:
+    if not (_is_number(value) and math.isfinite(value) and value >= 0.0):
+        raise ConfigError(f"policy {policy}: prior must be a number of at least 0, not {value!r}")
 
 
 def check_rate(policy: str, name: str, value: float) -> None:

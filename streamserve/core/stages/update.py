@@ -67,7 +67,7 @@ class UpdateStage:
         self._routes = {route.name: route for route in rules.routes}
         self._options = options
         self._learns = any(route.learns for route in rules.routes)
-        self._newest: dict[tuple[str, str], StateRecord] = {}
+        self._newest: dict[tuple[int, str, str], StateRecord] = {}
         self._owned: dict[int, OwnedOutcomes] = {}
         self._sent: dict[int, Learnt] = {}
         self._token = 0
@@ -152,9 +152,9 @@ class UpdateStage:
         for record in states:
             if record.route not in self._routes:
                 continue
-            key = (record.route, record.context)
+            key = (record.partition, record.route, record.context)
             newest = self._newest.get(key)
-            if newest is None or (record.epoch, record.covers) > (newest.epoch, newest.covers):
+            if newest is None or _age(record) > _age(newest):
                 self._newest[key] = record
 
     def _revoke(self, partitions: tuple[int, ...]) -> None:
@@ -345,3 +345,9 @@ class UpdateStage:
 
     def _count(self, status: str) -> None:
         self._counts[status] = self._counts.get(status, 0) + 1
+
+
+def _age(record: StateRecord) -> tuple[int, int, int]:
+    """The highest is the newest. A record that reached the log late may stand behind one that holds more outcomes; a
+    snapshot comes after the record that it repeats."""
+    return record.included, record.epoch, record.covers

@@ -3,7 +3,8 @@
 ========================  ===================================================================================
 requests                  `input_codec(name)`: value -> rows (`inputs`, `oip`, `rows`, `text`, `raw`)
 answers                   `encode_answers`, `decode_answers`
-predictions               `encode_predictions`; read back by `decode_prediction_record`, `decode_decision`
+predictions               `encode_predictions`; read back by `decode_prediction_record`, `decode_decision`,
+                          `rows_as_written`
 feedback                  `decode_feedback`, `encode_forward`
 outcomes, epochs, policy  `encode_outcome`, `decode_outcome`, `encode_epoch`, `decode_epoch`, `encode_snapshot`,
                           `decode_snapshot`, `state_key`
@@ -19,7 +20,7 @@ from __future__ import annotations
 from streamserve.kafka.codecs.answers import decode_answers, encode_answers
 from streamserve.kafka.codecs.columns import Refusal
 from streamserve.kafka.codecs.dead_letters import decode_dead_letter, encode_dead_letters
-from streamserve.kafka.codecs.decisions import decode_decision, decode_prediction_record
+from streamserve.kafka.codecs.decisions import decode_decision, decode_prediction_record, rows_as_written
 from streamserve.kafka.codecs.encoded import EncodedRecords
 from streamserve.kafka.codecs.feedback import decode_feedback, encode_forward
 from streamserve.kafka.codecs.inputs import INPUT_CODECS, input_codec
@@ -57,5 +58,6 @@ __all__ = [
     "format_ref",
     "input_codec",
     "parse_ref",
+    "rows_as_written",
     "state_key",
 ]

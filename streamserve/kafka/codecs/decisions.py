@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import msgspec
+import orjson
 
-from streamserve.core.messages import Headers
+from streamserve.core.messages import AnyArray, Headers
 from streamserve.core.records import Decision, Label, PredictionRecord
+from streamserve.kafka.codecs.outputs import row_texts
 from streamserve.kafka.codecs.refs import ID_HEADER, REF_HEADER, parse_ref
 from streamserve.topics.values import OutputTensor, PredictionValue
 
 _decode = msgspec.json.Decoder(PredictionValue).decode
 _MEMBER = "member."
+_PROBABILITIES = "probabilities."
 #: Rows without values cost nothing to claim; a request holds at most one row per two bytes.
 _MAX_EMPTY_ROWS = 1 << 20
 
@@ -62,6 +66,10 @@ def decode_decision(raw: bytes) -> Decision | None:
         label=label,
         members=_members(chosen, _absent(parameters.missing), rows_of),
         rows=0 if label is None else len(label),
+        probabilities={
+            model: rows for model in chosen if (rows := rows_of.get(f"{_PROBABILITIES}{model}")) is not None
+        },
+        classes=tuple(parameters.classes.split(",")) if isinstance(parameters.classes, str) else (),
     )
 
 
@@ -84,10 +92,23 @@ def _absent(missing: str | msgspec.UnsetType) -> frozenset[str]:
 def _rows(tensor: OutputTensor) -> list[Any] | None:
     """One entry a row, nested as the shape says; None where shape and data differ."""
     data, (count, *sizes) = tensor.data, tensor.shape
-    if len(data) != count * prod(sizes):
+    if len(data) != count * prod(sizes) or (0 in sizes and count > _MAX_EMPTY_ROWS):
         return None
+    return _nested(data, count, sizes)
+
+
+def rows_as_written(labels: AnyArray) -> list[Any]:
+    """A model's answers `[n, ...]` as a prediction would hold them, read back: one entry a row.
+
+    So they compare with those of a terminal record: text for what is no number, and a 32-bit float as it is written.
+    """
+    data = orjson.loads(f"[{','.join(text for text in row_texts(labels) if text)}]")
+    return _nested(data, len(labels), labels.shape[1:])
+
+
+def _nested(data: list[Any], count: int, sizes: Sequence[int]) -> list[Any]:
     if 0 in sizes:
-        return [[] for _ in range(count)] if count <= _MAX_EMPTY_ROWS else None
+        return [[] for _ in range(count)]
     for size in reversed(sizes):
         data = [data[start : start + size] for start in range(0, len(data), size)]
     return data

@@ -20,6 +20,8 @@ from streamserve.kafka.codecs.refs import ID_HEADER, OUTCOME_HEADER, REF_HEADER,
 DEFAULT_MAX_BYTES = (8 << 20) - (64 << 10)
 _MAX_DETAIL_CHARACTERS = 2_000
 _CONFIDENCE_DIGITS = 6
+#: Of a member's probabilities; what learns from them takes none below 0.001.
+_TOLD_DIGITS = 5
 #: Lengths, header names and header values of fixed size beside key, value, ids and trace: about 90 at most.
 _RECORD_OVERHEAD_BYTES = 128
 
@@ -106,6 +108,11 @@ def _outputs(predictions: Predictions) -> list[str]:
             for index in differing:
                 if tensors[index]:
                     outputs[index] += f",{tensors[index]}"
+    for told in predictions.told:
+        tensors = _tensors(f"probabilities.{told.model}", told.rows.round(_TOLD_DIGITS), starts)
+        for index in np.flatnonzero(told.told).tolist():
+            if tensors[index]:
+                outputs[index] += f",{tensors[index]}"
     return outputs
 
 
@@ -186,7 +193,7 @@ def _statements(predictions: Predictions) -> list[str]:
 def _closings(predictions: Predictions) -> list[str]:
     """The end of each record, with the names of the classes where it has probabilities."""
     closings = ["}}"] * len(predictions)
-    if predictions.labels is not None and predictions.probabilities is not None:
+    if predictions.labels is not None and (predictions.probabilities is not None or predictions.told):
         named = f',"classes":{json_text(_class_names(predictions))}}}}}'
         for index in np.flatnonzero(np.diff(predictions.row_starts)).tolist():
             closings[index] = named

@@ -21,15 +21,18 @@ MAX_REQUEST_BYTES = 4_096
 MAX_DEADLINE_MS = 5_000
 GUARD_MS = 15
 DEFAULT = 7
+NAMES = ("ash", "birch", "cedar", "dogwood")
+"""Of models."""
 _WEIGHTS = {"static": "", "hedge": ", eta = 0.5", "exp3": ", eta = 0.3, gamma = 0.2"}
 
 
-def config_of(form: Form) -> str:
-    """The config file of this app."""
+def config_of(form: Form, variant: int = 0) -> str:
+    """The config file of this app; 1: after the deploy."""
+    models = form.variants[variant]
     pools: dict[str, list[str]] = {}
-    for model in form.models:
+    for model in models:
         pools.setdefault(model.pool, []).append(model.name)
-    names = ", ".join(f'"{model.name}"' for model in form.models)
+    names = ", ".join(f'"{model.name}"' for model in models)
     lines = [
         "[app]",
         f'name = "{APP}"',
@@ -38,6 +41,7 @@ def config_of(form: Form) -> str:
         f'fused = "{"auto" if form.fused else "never"}"',
         f"guard_ms = {GUARD_MS}",
         f"max_deadline_ms = {MAX_DEADLINE_MS}",
+        f'delivery = "{"exactly_once" if form.exactly_once else "at_least_once"}"',
         f"max_request_bytes = {MAX_REQUEST_BYTES}",
         f"epoch_delay_ms = {form.epoch_delay_ms}",
         "[group]",
@@ -51,7 +55,7 @@ def config_of(form: Form) -> str:
     for pool, hosted in pools.items():
         quoted = ", ".join(f'"{name}"' for name in hosted)
         lines += [f"[pools.{pool}]", f"models = [{quoted}]", f"cache_bytes = {1 << 20 if form.cache else 0}"]
-    for model in form.models:
+    for model in models:
         lines += [
             f"[models.{model.name}]",
             'source = "simulated:model"',
@@ -73,19 +77,19 @@ def config_of(form: Form) -> str:
     return "\n".join(lines) + "\n"
 
 
-def settings_of(form: Form) -> Settings:
+def settings_of(form: Form, variant: int = 0) -> Settings:
     """Validated as any config is, but for what no form can get wrong: looking for plug-ins takes longer than a run."""
-    return Settings(**tomllib.loads(config_of(form)))
+    return Settings(**tomllib.loads(config_of(form, variant)))
 
 
-def models_of(form: Form) -> dict[str, dict[str, SimulatedModel]]:
+def models_of(form: Form, variant: int = 0) -> dict[str, dict[str, SimulatedModel]]:
     """Pool -> model id -> model."""
     pools: dict[str, dict[str, SimulatedModel]] = {}
-    for i, model in enumerate(form.models):
+    for model in form.variants[variant]:
         model_id = f"{model.name}@{model.version}"
         pools.setdefault(model.pool, {})[model_id] = SimulatedModel(
             model=model_id,
-            number=2 * i + int(model.version) % 2,
+            number=2 * NAMES.index(model.name) + int(model.version) % 2,
             numeric=form.combine == "mean",
             probabilities=form.combine == "mean_probability",
             a_ms=model.a_ms,

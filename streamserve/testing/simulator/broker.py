@@ -1,14 +1,16 @@
-"""The simulated log: partitions, offsets, append times, compaction; who watches for new records; an unreachable broker.
+"""The simulated log: partitions, offsets, append times, compaction, deletion, transactions; who watches for new
+records; an unreachable broker.
 
 As in Kafka: one append time a batch, never going back; a fetch returns any prefix of what is there; what is compacted
-leaves gaps. Not here yet, since nothing writes them: transactions (their markers would be gaps that no fetch returns,
-and `committed_only` readers would end at the last stable offset).
+or aborted, and each marker of a transaction's end, leaves a gap; readers of what is committed end at the last stable
+offset; a producer's older epoch is refused where a newer one has written, be it a marker.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,10 +23,31 @@ Appended = Callable[[At, int, str, float], None]
 of it to its client."""
 
 
+class Producer(NamedTuple):
+    """Who writes a batch behind a fence, and the number of its first record: each comes once, in order."""
+
+    number: int
+    epoch: int
+    sequence: int
+
+
 class Partition:
     """Records of one partition, as columns."""
 
-    __slots__ = ("appended", "headers", "keys", "next_offset", "offsets", "stamps", "values", "watchers")
+    __slots__ = (
+        "begun",
+        "epochs",
+        "headers",
+        "keys",
+        "next_offset",
+        "offsets",
+        "sequences",
+        "stamps",
+        "start",
+        "undecided",
+        "values",
+        "watchers",
+    )
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
@@ -32,15 +55,42 @@ class Partition:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.headers: list[Headers] = []
+        self.start = 0
+        """What stands below is deleted: nobody can read it. It is kept here, for those who judge."""
         self.next_offset = 0
-        self.appended = 0
+        self.epochs: dict[int, int] = {}
+        """Producer -> its newest epoch, as a batch or a marker told: older ones are refused."""
+        self.sequences: dict[tuple[int, int], int] = {}
+        """(producer, epoch) -> number of the record that must come next."""
+        self.undecided: dict[int, list[int]] = {}
+        """Transaction -> its records, neither committed nor aborted yet."""
         self.watchers: list[Callable[[], None]] = []
+
+    @property
+    def columns(self) -> tuple[list[Any], ...]:
+        return self.offsets, self.stamps, self.keys, self.values, self.headers
+
+    @property
+    def stable(self) -> int:
+        """The last stable offset: readers of what is committed end here."""
+        return min((offsets[0] for offsets in self.undecided.values()), default=self.next_offset)
+
+    @property
+    def end_of_records(self) -> int:
+        """Behind the last record; behind that only markers and what was aborted may stand."""
+        return self.offsets[-1] + 1 if self.offsets else 0
 
     def index(self, offset: int) -> int:
         """Where the first record at or above this offset stands."""
-        if self.next_offset == len(self.offsets):  # nothing was compacted
+        if self.next_offset == len(self.offsets):  # no gaps
             return min(offset, len(self.offsets))
         return bisect_left(self.offsets, offset)
+
+    def told(self) -> None:
+        """Something new stands in it."""
+        watchers, self.watchers = self.watchers, []
+        for wake in watchers:
+            wake()
 
 
 class SimulatedLog:
@@ -59,6 +109,7 @@ class SimulatedLog:
         self.observers: dict[str, Appended] = {}
         """By topic."""
         self.prefix_fetches = 0
+        self.markers = 0
         self.compacted_records = 0
 
     def partition(self, at: At) -> Partition:
@@ -93,22 +144,71 @@ class SimulatedLog:
         observer = self.observers.get(at.topic)
         if observer is not None:
             observer(at, index, writer, sent)
-        watchers, partition.watchers = partition.watchers, []
-        for wake in watchers:
-            wake()
+        partition.told()
         return first, stamp
+
+    def refuses(self, at: At, producer: Producer) -> str:
+        """`fenced` for a batch of an older epoch, `out of order` for one that is not the next; else it is noted."""
+        partition, (number, epoch, sequence) = self._partitions[at], producer
+        if epoch < partition.epochs.get(number, epoch):
+            return "fenced"
+        if sequence != partition.sequences.get((number, epoch), 0):
+            return "out of order"
+        partition.epochs[number] = epoch
+        return ""
+
+    def counted(self, at: At, producer: Producer, n: int) -> None:
+        """So many records of it were appended."""
+        self._partitions[at].sequences[producer.number, producer.epoch] = producer.sequence + n
+
+    def mark(self, at: At, number: int, epoch: int) -> None:
+        """The marker of a transaction's end: an offset that no reader sees, and the end of older epochs."""
+        partition = self._partitions[at]
+        partition.epochs[number] = max(epoch, partition.epochs.get(number, epoch))
+        partition.next_offset += 1
+        self.markers += 1
+        partition.told()
+
+    def begin(self, at: At, transaction: int, parts: Sequence[RecordColumns]) -> tuple[int, int]:
+        """Append a batch of a transaction: nobody who reads what is committed sees it, or what is behind it, until
+        `end`."""
+        n = sum(len(records.values) for records in parts)
+        partition = self._partitions[at]
+        partition.undecided[transaction] = list(range(partition.next_offset, partition.next_offset + n))
+        return self.append(at, parts)
+
+    def end(self, at: At, transaction: int, *, commit: bool) -> None:
+        """What was aborted leaves a gap, as it is for readers of what is committed."""
+        partition = self._partitions[at]
+        offsets = partition.undecided.pop(transaction)
+        if not commit:
+            first, n = partition.index(offsets[0]), len(offsets)
+            for column in partition.columns:
+                del column[first : first + n]
+        self.mark(at, -1 - transaction, 0)
+
+    def delete_before(self, at: At, offset: int) -> None:
+        """As DeleteRecords, or retention: what stands below can be read no more."""
+        partition = self._partitions[at]
+        partition.start = max(partition.start, min(offset, partition.next_offset))
 
     def since(self, at: At, ms: int) -> int:
         """The first offset appended at or after this moment; the end where there is none."""
         partition = self._partitions[at]
-        index = bisect_left(partition.stamps, ms)
+        index = max(bisect_left(partition.stamps, ms), partition.index(partition.start))
         return partition.offsets[index] if index < len(partition.offsets) else partition.next_offset
 
-    def chunk(self, at: At, position: int, most: int) -> Chunk | None:
-        """A prefix of what stands from a position on: usually all of it."""
+    def readable(self, at: At, position: int, committed_only: bool) -> bool:
+        """Whether a fetch from this position would bring something, be it a marker."""
         partition = self._partitions[at]
-        start = partition.index(position)
-        n = len(partition.offsets) - start
+        return position < (partition.stable if committed_only else partition.next_offset)
+
+    def chunk(self, at: At, position: int, most: int, committed_only: bool = False) -> Chunk | None:
+        """A prefix of what stands from a position on: usually all of it. From a deleted one: from the start on."""
+        partition = self._partitions[at]
+        start = partition.index(max(position, partition.start))
+        end = partition.index(partition.stable) if committed_only and partition.undecided else len(partition.offsets)
+        n = end - start
         if n <= 0:
             return None
         rng = self.world.rng
@@ -132,7 +232,7 @@ class SimulatedLog:
     def forget(self) -> None:
         """Let go of all records: a run that has been judged is a web of cycles, and they are what is large in it."""
         for partition in self._partitions.values():
-            for column in (partition.offsets, partition.stamps, partition.keys, partition.values, partition.headers):
+            for column in partition.columns:
                 column.clear()
 
     def compact(self) -> None:
@@ -143,6 +243,5 @@ class SimulatedLog:
             newest = {key: index for index, key in enumerate(partition.keys)}
             kept = [i for i, key in enumerate(partition.keys) if newest[key] == i and partition.values[i] is not None]
             self.compacted_records += len(partition.keys) - len(kept)
-            for name in ("offsets", "stamps", "keys", "values", "headers"):
-                column = getattr(partition, name)
-                setattr(partition, name, [column[i] for i in kept])
+            for column in partition.columns:
+                column[:] = [column[i] for i in kept]

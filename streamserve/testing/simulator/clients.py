@@ -12,10 +12,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+
 from streamserve.errors import BrokerError
-from streamserve.kafka.ports import At, Chunk, Committed, GroupReader, LogReader, Rebalance
+from streamserve.kafka.fencing import Fences
+from streamserve.kafka.once import ExactlyOnce, Outputs
+from streamserve.kafka.perform import Topics
+from streamserve.kafka.ports import At, Chunk, Committed, GroupReader, LogLookups, LogReader, LogWriter, Rebalance
 from streamserve.testing.simulator.broker import SimulatedLog
 from streamserve.testing.simulator.groups import Coordinator, Membership
+from streamserve.testing.simulator.transactions import SimulatedTransactions, TransactionCoordinator
 from streamserve.testing.simulator.world import Machine
 from streamserve.testing.simulator.writer import Effects, SimulatedWriter
 
@@ -24,6 +30,9 @@ _Found = TypeVar("_Found")
 #: One way, and there and back.
 NETWORK_MS = (0.2, 2.0)
 FETCH_MS = (0.8, 5.0)
+#: Now and then an answer of the broker takes as long.
+SLOW_MS = (200.0, 1_500.0)
+_SLOW_FETCHES, _SLOW_LOOK_UPS = 0.0005, 0.01
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,12 +45,23 @@ class Node:
     coordinator: Coordinator
     session_ms: float
     heartbeat_ms: float
+    transactions: TransactionCoordinator | None = None
+    """Where delivery is exactly once."""
     effects: Effects = field(default_factory=Effects)
 
     def answer(self, future: asyncio.Future[Any], value: object) -> None:
         """The broker's answer arrives."""
         if not self.machine.dead and not future.done():
             future.set_result(value)
+
+    def delay(self, usual_ms: tuple[float, float], slow: float) -> float:
+        """How long an answer of the broker is on its way."""
+        world = self.log.world
+        if world.rng.random() >= slow:
+            return world.delay(*usual_ms)
+        took_ms = world.delay(*SLOW_MS)
+        self.effects.slow(took_ms)
+        return took_ms
 
     def fail(self, future: asyncio.Future[Any], words: str) -> None:
         if not self.machine.dead and not future.done():
@@ -51,8 +71,11 @@ class Node:
 class _Reading:
     """Fetching, shared by both kinds of reader: one fetch is parked at the broker until there is something."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, committed_only: bool = False, sees_markers: bool = False) -> None:
+        """`sees_markers`: a fetch from where only markers stand brings a chunk without records."""
         self._node = node
+        self._committed_only = committed_only
+        self._sees_markers = sees_markers
         self._positions: dict[At, int] = {}
         self._paused: set[At] = set()
         self._parked: tuple[asyncio.Future[list[Chunk]], int] | None = None
@@ -78,9 +101,9 @@ class _Reading:
             return
         log = self._node.log
         reading = [at for at in self._positions if at not in self._paused]
-        if any(self._positions[at] < log.partition(at).next_offset for at in reading):
+        if any(log.readable(at, self._positions[at], self._committed_only) for at in reading):
             self._coming = True
-            log.world.after(log.world.delay(*FETCH_MS), self._deliver)
+            log.world.after(self._node.delay(FETCH_MS, _SLOW_FETCHES), self._deliver)
             return
         for at in reading:
             watchers = log.partition(at).watchers
@@ -104,16 +127,21 @@ class _Reading:
 
     def _take(self, most: int) -> list[Chunk]:
         chunks: list[Chunk] = []
+        log = self._node.log
         for at in sorted(self._positions):
             if at in self._paused or most <= 0:
                 continue
-            chunk = self._node.log.chunk(at, self._positions[at], most)
-            if chunk is not None:
+            position = self._positions[at]
+            chunk = log.chunk(at, position, most, self._committed_only)
+            if chunk is None and log.readable(at, position, self._committed_only):
+                part = log.partition(at)  # all that stands there was compacted or aborted, or is a marker
+                self._positions[at] = part.stable if self._committed_only else part.next_offset
+                if self._sees_markers:
+                    chunks.append(_empty(at, self._positions[at]))
+            elif chunk is not None:
                 self._positions[at] = chunk.next_offset
                 most -= len(chunk)
                 chunks.append(chunk)
-            elif self._positions[at] < self._node.log.partition(at).next_offset:
-                self._positions[at] = self._node.log.partition(at).next_offset  # all that stood there was compacted
         return chunks
 
     def pause(self, partitions: Collection[At]) -> None:
@@ -127,6 +155,11 @@ class _Reading:
         if at not in self._positions:
             return None
         return max(0, self._node.log.partition(at).next_offset - self._positions[at])
+
+
+def _empty(at: At, next_offset: int) -> Chunk:
+    nothing = np.zeros(0, np.int64)
+    return Chunk(at=at, offsets=nothing, append_ms=nothing, keys=[], values=[], headers=[], next_offset=next_offset)
 
 
 def _end_empty(future: asyncio.Future[list[Chunk]]) -> None:
@@ -152,8 +185,8 @@ class SimulatedReader(_Reading):
 class SimulatedGroupReader(_Reading):
     """`GroupReader`, with the life of aiokafka's member: heartbeats, eager rebalances, a listener that is awaited."""
 
-    def __init__(self, node: Node, *, topic: str, group: str) -> None:
-        super().__init__(node)
+    def __init__(self, node: Node, *, topic: str, group: str, committed_only: bool) -> None:
+        super().__init__(node, committed_only=committed_only)
         self._group = node.coordinator.group(group, topic)
         self._member: Membership | None = None
         self._generation = -1
@@ -291,7 +324,8 @@ class SimulatedLookups:
         pass
 
     async def starts(self, partitions: Collection[At]) -> dict[At, int]:
-        return await self._ask(lambda: dict.fromkeys(sorted(partitions), 0))
+        log = self._node.log
+        return await self._ask(lambda: {at: log.partition(at).start for at in sorted(partitions)})
 
     async def ends(self, partitions: Collection[At]) -> dict[At, int]:
         log = self._node.log
@@ -312,7 +346,7 @@ class SimulatedLookups:
 
         def arrive() -> None:
             if node.log.reached(arrive):
-                world.after(world.delay(*NETWORK_MS), node.answer, future, question())
+                world.after(node.delay(NETWORK_MS, _SLOW_LOOK_UPS), node.answer, future, question())
 
         if not node.machine.dead:
             world.after(world.delay(*NETWORK_MS), arrive)
@@ -328,7 +362,7 @@ class SimulatedConnections:
         self.groups: list[SimulatedGroupReader] = []
 
     def group(self, *, topic: str, group: str, instance: str | None, committed_only: bool) -> GroupReader:
-        reader = SimulatedGroupReader(self._node, topic=topic, group=group)
+        reader = SimulatedGroupReader(self._node, topic=topic, group=group, committed_only=committed_only)
         self.groups.append(reader)
         return reader
 
@@ -338,11 +372,26 @@ class SimulatedConnections:
     def lookups(self) -> SimulatedLookups:
         return SimulatedLookups(self._node)
 
-    def scan(self) -> LogReader:
-        return self.reader()
+    def scan(self, *, committed_only: bool = False) -> LogReader:
+        return SimulatedReader(self._node, committed_only=committed_only, sees_markers=True)
 
-    def once(self, outputs: object, **_parts: object) -> None:
-        """Transactional ids are not simulated: delivery is at least once."""
+    def once(
+        self, outputs: Outputs | None, *, group: str, topics: Topics, writer: LogWriter, lookups: LogLookups
+    ) -> ExactlyOnce | None:
+        node = self._node
+        if node.transactions is None or outputs is None:
+            return None
+        if not isinstance(writer, SimulatedWriter):
+            raise TypeError("the writer is another than these connections make")
+        transactions = SimulatedTransactions(group.partition(".")[0], node.machine, node.log, node.transactions)
+        clock = node.machine.clock.monotonic
+        return ExactlyOnce(
+            fences=Fences(transactions, prefix=group, covers=outputs.of, send=writer.send, clock=clock),
+            outputs=outputs,
+            lookups=lookups,
+            scan_reader=self.scan,
+            letter_topics=topics.of,
+        )
 
     def writer(self) -> SimulatedWriter:
         writer = SimulatedWriter(self._node.name, self._node.machine, self._node.log, self._node.effects)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from streamserve.testing.simulator.app import NAMES
 from streamserve.testing.simulator.models import MODES
 from streamserve.testing.simulator.plan import Ask, Burst, Fault, FeedbackAsk, Form, ModelForm, Plan, Process
 from streamserve.testing.simulator.writer import COMMIT_FATES, CRASH_POINTS, SEND_FATES
@@ -25,7 +26,7 @@ def _form(rng: random.Random) -> Form:
     fused = rng.random() < 0.65
     combine = rng.choice(("vote", "vote", "mean_probability", "mean", "best"))
     pools = ("main",) if fused else ("left", "right")
-    names = ("ash", "birch", "cedar")[: rng.choice((2, 2, 2, 3))]
+    names = NAMES[: rng.choice((2, 2, 2, 3))]
     versions = [str(rng.choice((1, 2))) for _ in names]
     models = tuple(
         ModelForm(
@@ -55,7 +56,24 @@ def _form(rng: random.Random) -> Form:
         publish_every_outcomes=rng.choice((5, 20, 100)),
         cache=rng.random() < 0.2,
         max_wait_ms=rng.choice((0, 0, 5)),
+        exactly_once=rng.random() < 0.35,
+        deployed=_deployed(rng, models) if rng.random() < (0.2 if fused else 0.5) else (),
     )
+
+
+def _deployed(rng: random.Random, models: tuple[ModelForm, ...]) -> tuple[ModelForm, ...]:
+    """A new version of a model, or of all; a model more; or, of three, one less."""
+    i, luck = rng.randrange(len(models)), rng.random()
+    if luck < 0.65:
+        changed = range(len(models)) if luck < 0.3 else (i,)
+        return tuple(
+            model._replace(version="2" if model.version == "1" else "1") if at in changed else model
+            for at, model in enumerate(models)
+        )
+    if luck > 0.8 and len(models) > 2:
+        return (*models[:i], *models[i + 1 :])
+    more = models[0]._replace(name=NAMES[len(models)], version="1", pool=models[i].pool)
+    return (*models[:i], more, *models[i:])
 
 
 def _processes(rng: random.Random, fused: bool, pools: tuple[str, ...]) -> tuple[Process, ...]:
@@ -94,6 +112,11 @@ def _bursts(rng: random.Random, form: Form, requests: int) -> tuple[Burst, ...]:
         asks = tuple(_ask(rng, number + i, deadline, malformed_share, hopeless) for i in range(n))
         bursts.append(Burst(rng.random() * LOAD_MS, rng.randrange(form.partitions), asks))
         number += n
+    if rng.random() < 0.4:  # some clients write in transactions
+        for i, burst in enumerate(bursts):
+            if rng.random() < 0.3:
+                held_ms = rng.choice((1.0, 5.0, 20.0, 200.0))
+                bursts[i] = burst._replace(held_ms=held_ms, aborted=rng.random() < 0.4)
     bursts.sort()
     return tuple(bursts)
 
@@ -132,11 +155,15 @@ def _feedback(rng: random.Random, hopeless: bool) -> FeedbackAsk:
 
 def _faults(rng: random.Random, form: Form) -> tuple[Fault, ...]:
     faults: list[Fault] = []
-    for _ in range(rng.choice((1, 3, 5, 7, 9))):
+    for _ in range(rng.choice((3, 5, 7, 9, 11))):
         faults.append(_fault(rng, form))
     for process in form.processes:
         if rng.random() < 0.1:
             faults.append(Fault(rng.random() * LOAD_MS / 2, "start", process.name))
+    if form.deployed:
+        gap_ms = rng.choice((50.0, 300.0, 900.0))
+        first = rng.randrange(len(form.processes))
+        faults.append(Fault(rng.random() * LOAD_MS * 0.7, "deploy", for_ms=gap_ms, number=first))
     faults.sort()
     return tuple(faults)
 
@@ -144,7 +171,8 @@ def _faults(rng: random.Random, form: Form) -> tuple[Fault, ...]:
 def _fault(rng: random.Random, form: Form) -> Fault:  # noqa: PLR0911  (one a kind)
     at, process = rng.random() * LOAD_MS, rng.choice(form.processes)
     kind = rng.choices(
-        ("crash", "pause", "stop", "away", "sends", "commits", "model", "compact"), (13, 5, 2, 2, 6, 4, 8, 3)
+        ("crash", "pause", "stop", "away", "sends", "commits", "model", "compact", "retain", "delete"),
+        (14, 5, 2, 2, 6, 4, 10, 2, 3, 2),
     )[0]
     if kind == "crash":
         point = rng.choice(("", *CRASH_POINTS))
@@ -156,7 +184,9 @@ def _fault(rng: random.Random, form: Form) -> Fault:  # noqa: PLR0911  (one a ki
     if kind == "away":
         return Fault(at, kind, for_ms=rng.choice((300, 1_000, 2_500)))
     if kind == "sends":
-        return Fault(at, kind, process.name, point=rng.choice(SEND_FATES), number=rng.choice((1, 2, 5)))
+        # What a learner sends late is mostly a state, or a snapshot of one.
+        fate = "late" if process.role == "learn" and rng.random() < 0.4 else rng.choice(SEND_FATES)
+        return Fault(at, kind, process.name, point=fate, number=rng.choice((1, 2, 5)))
     if kind == "commits":
         return Fault(at, kind, process.name, point=rng.choice(COMMIT_FATES), number=rng.choice((1, 3)))
     if kind == "model":
@@ -164,4 +194,6 @@ def _fault(rng: random.Random, form: Form) -> Fault:  # noqa: PLR0911  (one a ki
         model = rng.choice([model for model in form.models if model.pool == worker.pool])
         mode = rng.choices(MODES, (2, 5, 2, 3))[0]
         return Fault(at, kind, worker.name, rng.choice((400, 1_000)), mode, model=f"{model.name}@{model.version}")
+    if kind == "delete":
+        return Fault(at, kind, point=str(rng.randrange(form.partitions)), number=rng.choice((0, 30, 70, 100)))
     return Fault(at, kind)

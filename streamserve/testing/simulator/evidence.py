@@ -13,14 +13,18 @@ from streamserve.assembly import app_rules
 from streamserve.core.records import OutcomeRecord, StateRecord
 from streamserve.core.routes import AppRules
 from streamserve.kafka.codecs.answers import decode_answers
+from streamserve.kafka.codecs.dead_letters import place_of
 from streamserve.kafka.codecs.learning import decode_epoch, decode_outcome
 from streamserve.kafka.codecs.refs import parse_ref
+from streamserve.kafka.once import Key
 from streamserve.kafka.ports import At
 from streamserve.testing.simulator.clock import WORLD_EPOCH_MS
 from streamserve.testing.simulator.plan import Ask
 from streamserve.testing.simulator.simulation import SLOT_MS, Simulation
 from streamserve.topics.values import PredictionValue
 
+#: What was written before the last process of the old config had ended may be answered so long afterwards.
+_AFTER_DEPLOY_MS = 6_000.0
 _decode = msgspec.json.Decoder(PredictionValue).decode
 
 
@@ -47,6 +51,15 @@ class Terminal(NamedTuple):
     def chosen(self) -> tuple[str, ...]:
         chosen = self.value.parameters.chosen
         return tuple(chosen.split(",")) if chosen else ()
+
+    @property
+    def lacking(self) -> dict[str, str]:
+        """Chosen members without an answer in it, and why."""
+        missing = self.value.parameters.missing
+        if not isinstance(missing, str):
+            return {}
+        parts = (entry.rpartition("=") for entry in missing.split(","))
+        return {model: why for model, _, why in parts}
 
     @property
     def absent(self) -> frozenset[str]:
@@ -90,8 +103,14 @@ class Evidence:
         self._log, self._topics = simulation.log, simulation.topics
 
     @cached_property
-    def rules(self) -> AppRules:
-        return app_rules(self.simulation.env.settings)
+    def rules(self) -> list[AppRules]:
+        """Before and after the deploy; of one that was not, once."""
+        return [app_rules(settings) for settings in self.simulation.env.settings]
+
+    def in_deploy(self, from_ms: float, to_ms: float) -> bool:
+        """Whether processes of both configs ran in this span of world time."""
+        env = self.simulation.env
+        return to_ms >= env.deploy_ms and from_ms <= env.old_until_ms + _AFTER_DEPLOY_MS
 
     def disturbed(self, from_ms: float, to_ms: float) -> bool:
         """Whether something kept the app from serving, in this span of world time."""
@@ -104,17 +123,18 @@ class Evidence:
         return any(slot in bad for slot in range(int(from_ms / SLOT_MS), int(to_ms / SLOT_MS) + 1))
 
     @cached_property
-    def requests(self) -> list[list[Request]]:
-        """By partition and offset."""
-        found = []
+    def requests(self) -> list[list[Request | None]]:
+        """By partition and offset; None where no request stands."""
+        found: list[list[Request | None]] = []
         for number, written in enumerate(self.simulation.clients.written):
-            stamps = self._log.partition(At(self._topics.requests, number)).stamps
-            found.append(
-                [
-                    Request(number, offset, stamp, stamp + (ask.deadline_ms or self.form.deadline_ms), ask)
-                    for offset, (stamp, ask) in enumerate(zip(stamps, written.asks, strict=True))
-                ]
-            )
+            part = self._log.partition(At(self._topics.requests, number))
+            mine: list[Request | None] = [None] * len(written.asks)
+            for offset, stamp in zip(part.offsets, part.stamps, strict=True):
+                ask = written.asks[offset] if offset < len(mine) else None
+                if ask is not None:
+                    deadline_ms = stamp + (ask.deadline_ms or self.form.deadline_ms)
+                    mine[offset] = Request(number, offset, stamp, deadline_ms, ask)
+            found.append(mine)
         return found
 
     @cached_property
@@ -145,6 +165,7 @@ class Evidence:
             (request, terminals.get(request.offset, none))
             for requests, terminals in zip(self.requests, self.terminals, strict=True)
             for request in requests
+            if request is not None
         ]
 
     @cached_property
@@ -182,6 +203,12 @@ class Evidence:
             for part in (self._log.partition(At(self._topics.outcomes, number)),)
             for offset, stamp, value in zip(part.offsets, part.stamps, part.values, strict=True)
         ]
+
+    @cached_property
+    def letters(self) -> list[Key]:
+        """What each dead letter is about."""
+        parts = [self._log.partition(At(self._topics.dlq, number)) for number in range(self.form.partitions)]
+        return [place for part in parts for headers in part.headers if (place := place_of(headers)) is not None]
 
     @cached_property
     def dead_letters(self) -> dict[tuple[str, int, int], str]:
@@ -226,9 +253,12 @@ class Evidence:
     @cached_property
     def _sayings(self) -> dict[str, list[object]]:
         """Model id -> what it says of each input."""
-        highest = max((ask.input + ask.rows for w in self.simulation.clients.written for ask in w.asks), default=0)
+        highest = max(
+            (ask.input + ask.rows for w in self.simulation.clients.written for ask in w.asks if ask), default=0
+        )
         rows = np.stack([np.arange(highest + 1, dtype=np.float64)] * 2, axis=1)
-        models = [model for pool in self.simulation.models.values() for model in pool.values()]
+        variants = self.simulation.env.models
+        models = [model for variant in variants for pool in variant.values() for model in pool.values()]
         return {model.model: model.predict(rows).labels.tolist() for model in models}
 
     def said_by(self, model: str, ask: Ask) -> list[object]:

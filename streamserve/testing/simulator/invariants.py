@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass, field
 
 from streamserve.kafka.ports import At
@@ -13,6 +14,11 @@ from streamserve.testing.simulator.invariants_learning import (
     commits_of_the_learner,
     feedback_is_joined_once,
     the_state_is_that_of_no_crash,
+)
+from streamserve.testing.simulator.invariants_split import (
+    a_take_over_uses_the_log,
+    commits_of_pools,
+    the_first_answer_counts,
 )
 from streamserve.testing.simulator.verdict import Check, Verdict
 
@@ -51,12 +57,14 @@ def one_terminal_record(evidence: Evidence) -> Verdict:
     verdict = Verdict()
     for request, terminals in evidence.pairs:
         verdict.premise += 1
-        if not terminals and evidence.simulation.seen.settled:
+        deleted = request.offset in evidence.simulation.clients.written[request.partition].deleted
+        if not terminals and not deleted and evidence.simulation.seen.settled:
             verdict.fail(f"request {request.partition}-{request.offset} has no terminal record")
     for number, terminals_of in enumerate(evidence.terminals):
+        requests = evidence.requests[number]
         for offset in terminals_of:
-            if not 0 <= offset < len(evidence.requests[number]):
-                verdict.fail(f"a terminal record names {number}-{offset}, which is no request")
+            if not 0 <= offset < len(requests) or requests[offset] is None:
+                verdict.fail(f"a terminal record names {number}-{offset}, which is no request that anybody may see")
     return verdict
 
 
@@ -64,6 +72,8 @@ def second_records_have_a_reason(evidence: Evidence) -> Verdict:
     """A second record only where its writer could not know of the first: its outcome was unknown, or it came after the
     writer had looked."""
     verdict, simulation = Verdict(), evidence.simulation
+    if evidence.form.exactly_once:
+        return verdict  # there are none: `a naive reader sees nothing twice`
     for request, terminals in evidence.pairs:
         for first, second in itertools.pairwise(terminals):
             verdict.premise += 1
@@ -84,6 +94,31 @@ def second_records_have_a_reason(evidence: Evidence) -> Verdict:
                     verdict.fail(f"{words}, which had taken over at {mine[-1]:.0f} ms")
             elif first.writer == second.writer and first.sent_ms >= mine[-1]:  # else it was on its way by then
                 verdict.fail(f"{words}, though no send of it failed")
+    return verdict
+
+
+def a_naive_reader_sees_nothing_twice(evidence: Evidence) -> Verdict:
+    """With `exactly_once`, of who reads predictions, outcomes and dead letters and remembers nothing."""
+    verdict = Verdict()
+    if not evidence.form.exactly_once:
+        return verdict
+    for number, terminals_of in enumerate(evidence.terminals):
+        for offset, terminals in terminals_of.items():
+            verdict.premise += 1
+            if len(terminals) > 1:
+                said = ", ".join(f"{terminal.writer} at {terminal.at_ms:.0f} ms" for terminal in terminals)
+                verdict.fail(f"{number}-{offset} has {len(terminals)} terminal records: {said}")
+    for words, n in Counter(
+        f"an outcome of feedback {outcome.feedback[0]}-{outcome.feedback[1]} for {outcome.route}/{outcome.context}"
+        for outcome in evidence.outcomes
+    ).items():
+        verdict.premise += 1
+        if n > 1:
+            verdict.fail(f"{words} stands {n} times")
+    for (topic, number, offset, stage), n in Counter(evidence.letters).items():
+        verdict.premise += 1
+        if n > 1 and "epochs" not in topic and "policy" not in topic:
+            verdict.fail(f"a dead letter of {stage} about {topic} {number}-{offset} stands {n} times")
     return verdict
 
 
@@ -145,61 +180,22 @@ def commits_never_pass_open_requests(evidence: Evidence) -> Verdict:
     return verdict
 
 
-def commits_of_pools(evidence: Evidence) -> Verdict:
-    """Below a pool's commit each request has that pool's answers in the log, or its deadline was over, or it could not
-    be used."""
-    verdict = Verdict()
-    if evidence.form.fused:
-        return verdict
-    hosted = {f"sim.pool.{pool}": frozenset(models) for pool, models in evidence.simulation.models.items()}
-    reached: dict[tuple[str, int], int] = {}
-    for commit in evidence.simulation.seen.commits:
-        if commit.group not in hosted:
-            continue
-        key = commit.group, commit.partition
-        requests, answers = evidence.requests[commit.partition], evidence.answers[commit.partition]
-        terminals = evidence.terminals[commit.partition]
-        for request in requests[reached.get(key, 0) : commit.offset]:
-            if request.ask.kind != "good":
-                continue
-            verdict.premise += 1
-            if evidence.world_ms(request.deadline_ms) <= commit.at_ms + _NETWORK_MS:
-                continue
-            known = terminals.get(request.offset)
-            chosen = frozenset(known[0].chosen) if known else frozenset()
-            there = {
-                answer.model
-                for answer in answers.get(request.offset, ())
-                if evidence.world_ms(answer.append_ms) <= commit.at_ms
-            }
-            lacking = (chosen & hosted[commit.group]) - there
-            if lacking and known and not _unsure(known[0]):
-                verdict.fail(
-                    f"{commit.group} committed {commit.partition}-{commit.offset} at {commit.at_ms:.0f} ms, but "
-                    f"{sorted(lacking)} had not answered {request.offset}"
-                )
-        reached[key] = max(reached.get(key, 0), commit.offset)
-    return verdict
-
-
-def _unsure(terminal: Terminal) -> bool:
-    """Another process may have chosen others for this request."""
-    said = terminal.value.parameters
-    return said.stale is True or said.off_epoch is True
-
-
 def answers_are_their_models_own(evidence: Evidence) -> Verdict:
     """What stands under a model's name and version is what that version says of that input."""
     verdict, form = Verdict(), evidence.form
     said_by = evidence.said_by
-    for request, terminals in evidence.pairs:
+    for asked, terminals in evidence.pairs:
         for terminal in terminals[:1]:
             if terminal.value.parameters.outcome in ("ok", "partial"):
-                _judge_members(evidence, request, terminal, verdict)
+                _judge_members(evidence, asked, terminal, verdict)
     if not form.fused:
         for number, answers_of in enumerate(evidence.answers):
             for offset, answers in answers_of.items():
-                ask = evidence.requests[number][offset].ask
+                request = evidence.requests[number][offset]
+                if request is None:
+                    verdict.fail(f"{number}-{offset} was answered, which is no request that anybody may see")
+                    continue
+                ask = request.ask
                 for answer in answers:
                     if answer.present:
                         verdict.premise += 1
@@ -251,39 +247,6 @@ def memory_is_bounded(evidence: Evidence) -> Verdict:
     return Verdict(premise=seen.memory_looks, failures=list(seen.over_memory))
 
 
-def a_take_over_uses_the_log(evidence: Evidence) -> Verdict:
-    """Answers that were in the log when an aggregator took over are in the terminal records that it writes."""
-    verdict, simulation = Verdict(), evidence.simulation
-    if evidence.form.fused:
-        return verdict
-    for request, terminals in evidence.pairs:
-        if not terminals or request.ask.kind != "good":
-            continue
-        first = terminals[0]
-        given = simulation.env.ownerships.get((simulation.terminal_group, request.partition), [])
-        times = [at for at, life in given if life == first.writer and at <= first.at_ms]
-        if not times or len(given) < 2:
-            continue
-        absent = first.absent
-        for answer in evidence.answers[request.partition].get(request.offset, ()):
-            if (
-                not answer.present
-                or evidence.world_ms(answer.append_ms) > times[-1]
-                or answer.model not in first.chosen
-            ):
-                continue
-            verdict.premise += 1
-            said = first.value.parameters
-            if said.reason in ("low_confidence", "decided_early"):
-                continue
-            if answer.model in absent or said.outcome in ("expired", "default"):
-                verdict.fail(
-                    f"{request.partition}-{request.offset}: {first.writer} took over at {times[-1]:.0f} ms and said "
-                    f"{first.value.parameters.outcome} without {answer.model}, whose answer was in the log"
-                )
-    return verdict
-
-
 @dataclass(frozen=True, slots=True)
 class Invariant:
     name: str
@@ -297,6 +260,7 @@ INVARIANTS = tuple(
         nothing_dies_by_itself,
         one_terminal_record,
         second_records_have_a_reason,
+        a_naive_reader_sees_nothing_twice,
         late_ones_say_why,
         only_owners_send,
         commits_never_pass_open_requests,
@@ -306,6 +270,7 @@ INVARIANTS = tuple(
         no_call_for_the_doomed,
         memory_is_bounded,
         a_take_over_uses_the_log,
+        the_first_answer_counts,
         choices_follow_the_epochs,
         feedback_is_joined_once,
         the_state_is_that_of_no_crash,

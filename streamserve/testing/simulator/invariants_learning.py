@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,9 @@ import orjson
 
 from streamserve.core.epochs import EpochTable, outcome_partition
 from streamserve.core.messages import PROBABILITY_ONE
-from streamserve.core.records import OutcomeRecord
+from streamserve.core.records import OutcomeRecord, StateRecord
 from streamserve.core.routes import Route
-from streamserve.testing.simulator.evidence import Evidence, Feedback
+from streamserve.testing.simulator.evidence import Evidence, Feedback, Request, Terminal
 from streamserve.testing.simulator.verdict import Verdict
 
 
@@ -71,57 +72,128 @@ def replay(evidence: Evidence, route: Route) -> Replay:
 
 
 def the_state_is_that_of_no_crash(evidence: Evidence) -> Verdict:
-    """The newest state is what one learner makes of the outcomes in the log, each feedback once, in their order."""
+    """The newest state is what one learner makes of the outcomes in the log, each feedback once, in their order.
+
+    Where the route's models are changed in between, what an outcome teaches depends on who learns from it: there each
+    state is to be what that of its predecessor and the outcomes between them make, with the one config or the other.
+    """
     verdict = Verdict()
-    for route in evidence.rules.routes:
-        if not route.learns or not evidence.simulation.seen.settled:
-            continue
-        replayed = replay(evidence, route)
-        verdict.premise += len(replayed.changed)
-        if not replayed.changed:
-            continue
-        states = [state for state in evidence.states if state.route == route.name]
-        expected = orjson.loads(orjson.dumps(route.policy.dump(replayed.value)))
-        if not states:
-            verdict.fail(f"{len(replayed.changed)} outcomes taught {route.name}, and no state was published")
-        elif orjson.loads(orjson.dumps(dict(states[-1].data))) != expected:
-            verdict.fail(f"the state of {route.name} is {dict(states[-1].data)}; without a crash it is {expected}")
+    route = evidence.rules[0].routes[0]
+    if not route.learns or not evidence.simulation.seen.settled:
+        return verdict
+    replayed = replay(evidence, route)
+    verdict.premise += len(replayed.changed)
+    states = [state for state in evidence.states if state.route == route.name]
+    if len(evidence.rules) > 1:
+        _judge_steps(evidence, states, verdict)
+    elif replayed.changed and not states:
+        verdict.fail(f"{len(replayed.changed)} outcomes taught {route.name}, and no state was published")
+    elif replayed.changed:
+        # One that reached the log late may stand last; the newest is the one that holds most.
+        newest = _plain(max(states, key=lambda state: (state.included, state.epoch)).data)
+        expected = _plain(route.policy.dump(replayed.value))
+        if newest != expected:
+            verdict.fail(f"the state of {route.name} is {newest}; without a crash it is {expected}")
     return verdict
+
+
+def _judge_steps(evidence: Evidence, states: list[StateRecord], verdict: Verdict) -> None:
+    routes = [rules.routes[0] for rules in evidence.rules]
+    home = outcome_partition(routes[0].name, "", evidence.form.partitions)
+    seen: set[tuple[int, int]] = set()
+    taught = []
+    for outcome in evidence.outcomes:
+        if outcome.partition == home and outcome.feedback not in seen:
+            seen.add(outcome.feedback)
+            taught.append(outcome)
+    known = {state.epoch: state for state in states}
+    for state in states:
+        before = known.get(state.previous)
+        first = 0 if before is None else before.included
+        between = [outcome for outcome in taught if first <= outcome.offset < state.included]
+        found = _plain(state.data)
+        if not any(
+            found == _plain(_learnt(route, before, between[passed:]))
+            for route, other in zip(routes, reversed(routes), strict=True)
+            # A learner of the other config may have read some before: what told it nothing was settled.
+            for passed in range(_says_nothing(other, before, between) + 1)
+        ):
+            made = [_plain(_learnt(route, before, between)) for route in routes]
+            verdict.fail(
+                f"the state {state.epoch} is {found}; made of that before it would be {' or '.join(map(str, made))}"
+            )
+
+
+def _learnt(route: Route, before: StateRecord | None, outcomes: list[OutcomeRecord]) -> Mapping[str, Any]:
+    policy = route.policy
+    value = policy.initial(route.models) if before is None else policy.load(before.data, route.models)
+    for outcome in outcomes:
+        value = policy.learn(value, outcome)
+    return policy.dump(value)
+
+
+def _says_nothing(route: Route, before: StateRecord | None, outcomes: list[OutcomeRecord]) -> int:
+    """How many of them, the first ones, change nothing with this config."""
+    policy = route.policy
+    value = policy.initial(route.models) if before is None else policy.load(before.data, route.models)
+    return next((n for n, outcome in enumerate(outcomes) if policy.learn(value, outcome) is not value), len(outcomes))
+
+
+def _plain(data: Mapping[str, Any]) -> Any:
+    """As it comes out of the log again."""
+    return orjson.loads(orjson.dumps(dict(data)))
 
 
 def choices_follow_the_epochs(evidence: Evidence) -> Verdict:
-    """A choice that is not marked is that of the state in force at the request's append time."""
+    """A choice that is not marked is that of the state in force at the request's append time, among the models that
+    the route has in the config of who says so."""
     verdict = Verdict()
-    rules = evidence.rules
-    if not rules.routes[0].learns:
+    if not evidence.rules[0].routes[0].learns:
         return verdict
-    table = EpochTable(rules)
-    table.apply(evidence.states)
-    table.known_until(1 << 60)
-    models = rules.routes[0].models
-    for number, requests in enumerate(evidence.requests):
-        if not requests:
-            continue
-        choice = table.choose(
-            0,
-            np.full(len(requests), number, np.int64),
-            np.arange(len(requests), dtype=np.int64),
-            np.array([request.append_ms for request in requests], np.int64),
-        )
-        epochs, masks = choice.epoch.tolist(), choice.chosen.tolist()
-        probabilities = (choice.probability / PROBABILITY_ONE).tolist()
-        for offset, terminals in evidence.terminals[number].items():
-            for terminal in terminals:
-                said = terminal.value.parameters
-                if said.stale is True or said.off_epoch is True or requests[offset].ask.kind != "good":
-                    continue
-                verdict.premise += epochs[offset] >= 0
-                names = ",".join(model for bit, model in enumerate(models) if masks[offset] >> bit & 1)
-                expected = (epochs[offset], names, probabilities[offset])
-                if (said.epoch, said.chosen, said.probability) != expected:
-                    found = (said.epoch, said.chosen, said.probability)
-                    verdict.fail(f"{number}-{offset} was decided as {found}; in force was {expected}")
+    variant_of = evidence.simulation.env.variant_of
+    for variant, rules in enumerate(evidence.rules):
+        table = EpochTable(rules)
+        table.apply(evidence.states)
+        table.known_until(1 << 60)
+        for number, requests in enumerate(evidence.requests):
+            if requests:
+                mine = [
+                    (offset, terminal)
+                    for offset, terminals in evidence.terminals[number].items()
+                    for terminal in terminals
+                    if variant_of[terminal.writer] == variant
+                ]
+                _judge_choices(table, rules.routes[0].models, requests, mine, verdict)
     return verdict
+
+
+def _judge_choices(
+    table: EpochTable,
+    models: tuple[str, ...],
+    requests: list[Request | None],
+    terminals: list[tuple[int, Terminal]],
+    verdict: Verdict,
+) -> None:
+    number = next((request.partition for request in requests if request is not None), 0)
+    choice = table.choose(
+        0,
+        np.full(len(requests), number, np.int64),
+        np.arange(len(requests), dtype=np.int64),
+        np.array([0 if request is None else request.append_ms for request in requests], np.int64),
+    )
+    epochs, masks = choice.epoch.tolist(), choice.chosen.tolist()
+    probabilities = (choice.probability / PROBABILITY_ONE).tolist()
+    for offset, terminal in terminals:
+        said = terminal.value.parameters
+        request = requests[offset]
+        if said.stale is True or said.off_epoch is True or request is None or request.ask.kind != "good":
+            continue
+        verdict.premise += epochs[offset] >= 0
+        names = ",".join(model for bit, model in enumerate(models) if masks[offset] >> bit & 1)
+        expected = (epochs[offset], names, probabilities[offset])
+        if (said.epoch, said.chosen, said.probability) != expected:
+            found = (said.epoch, said.chosen, said.probability)
+            verdict.fail(f"{number}-{offset} was decided as {found}; in force was {expected}")
 
 
 def commits_of_the_learner(evidence: Evidence) -> Verdict:
@@ -129,9 +201,11 @@ def commits_of_the_learner(evidence: Evidence) -> Verdict:
     verdict, seen = Verdict(), evidence.simulation.seen
     joined = _first_times(evidence.outcomes)
     reached: dict[int, int] = {}
-    route = evidence.rules.routes[0]
-    home = outcome_partition(route.name, "", evidence.form.partitions)
-    changed = replay(evidence, route).changed if route.learns else []
+    routes = [rules.routes[0] for rules in evidence.rules]
+    home = outcome_partition(routes[0].name, "", evidence.form.partitions)
+    changed: list[int] = []
+    if routes[0].learns:  # whoever of both configs has read it
+        changed = sorted(set.intersection(*(set(replay(evidence, route).changed) for route in routes)))
     published = [(evidence.world_ms(state.append_ms), state.includes.get(home, 0)) for state in evidence.states]
     for commit in seen.commits:
         if commit.group.endswith(".join"):

@@ -10,10 +10,41 @@ import heapq
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any
 
 from streamserve.testing.simulator.clock import MachineClock
+
+
+class _Call(asyncio.Handle):
+    """A callback to be run. What asyncio's own keeps for debugging takes longer to make than most take to run."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+
+class _TimedCall(_Call, asyncio.TimerHandle):
+    __slots__ = ("_at_s",)
+
+    def __init__(
+        self, at_s: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> None:
+        _Call.__init__(self, callback, args, context)
+        self._at_s = at_s
+
+    def when(self) -> float:
+        return self._at_s
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
@@ -23,8 +54,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """`woken`: called when a callback becomes ready outside of a step, so that the scheduler steps this loop."""
         self._clock = clock
         self._woken = woken
-        self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._ready: deque[_Call] = deque()
+        self._timers: list[tuple[float, int, _TimedCall]] = []
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._timer_number = 0
         self._stepping = False
         self.errors: list[str] = []
@@ -34,22 +66,33 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     # -- what the scheduler does with it ---------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """Run what is ready now; what that makes ready is for the next step."""
+    def step(self, batches: int = 1) -> None:
+        """Run what is ready now; what that makes ready is for the next batch. Until nothing is, or it is over."""
         timers, ready, now = self._timers, self._ready, self._clock.monotonic() + 1e-9
-        while timers and timers[0][0] <= now:
-            ready.append(heapq.heappop(timers)[2])
         before = events._get_running_loop()
         events._set_running_loop(self)
         self._stepping = True
         try:
-            for _ in range(len(ready)):
-                handle = ready.popleft()
-                if not handle.cancelled():
-                    handle._run()
+            for _ in range(batches):
+                while timers and timers[0][0] <= now:
+                    ready.append(heapq.heappop(timers)[2])
+                for _ in range(len(ready)):
+                    call = ready.popleft()
+                    if not call._cancelled:
+                        self._run(call)
+                if not ready or self.over:
+                    break
         finally:
             self._stepping = False
             events._set_running_loop(before)
+
+    def _run(self, call: _Call) -> None:
+        try:
+            call._context.run(call._callback, *call._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001  (as asyncio's own loop does)
+            self.call_exception_handler({"message": f"exception in callback {call._callback}", "exception": error})
 
     @property
     def has_ready(self) -> bool:
@@ -58,20 +101,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def next_timer_s(self) -> float | None:
         """When its next timer is due, by its own clock."""
         timers = self._timers
-        while timers and timers[0][2].cancelled():
+        while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
         return timers[0][0] if timers else None
 
     def bury(self, rounds: int = 100) -> None:
         """End what a dead process left behind, so that the interpreter has nothing to say about it."""
-        for task in [task for task in asyncio.all_tasks(self) if not task.done()]:
+        for task in [task for task in self._tasks if not task.done()]:
             task.cancel()
         for _ in range(rounds):
             for _, _, handle in self._timers:
                 self._ready.append(handle)
             self._timers.clear()
             if not self._ready:
-                left = [task for task in asyncio.all_tasks(self) if not task.done()]
+                left = [task for task in self._tasks if not task.done()]
                 if not left:
                     break
                 for task in left:
@@ -86,7 +129,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Call(callback, args, context)
         self._ready.append(handle)
         if not self._stepping:
             self._woken()
@@ -102,7 +145,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = _TimedCall(when, callback, args, context)
         self._timer_number += 1  # equal times in the order of the calls
         heapq.heappush(self._timers, (when, self._timer_number, handle))
         if not self._stepping:
@@ -118,7 +161,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[Any]:
-        return asyncio.Task(coro, loop=self, name=name, context=context)
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.__delitem__)
+        return task
 
     def get_debug(self) -> bool:
         return False

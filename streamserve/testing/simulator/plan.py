@@ -40,13 +40,19 @@ class Burst(NamedTuple):
     at_ms: float
     partition: int
     asks: tuple[Ask, ...]
+    held_ms: float = 0.0
+    """Written in a transaction that is open for so long; 0: in none."""
+    aborted: bool = False
+    """And then aborted: nobody is to see it."""
 
 
 class Fault(NamedTuple):
     """One planned trouble. `kind` says which, the rest what it needs.
 
     `crash` (`point`, `number`: at an effect), `pause`, `stop`, `start`, `away`, `sends` (`point`: fate), `commits`,
-    `model` (`point`: mode), `compact`.
+    `model` (`point`: mode), `compact`, `retain` (what no commit needs any more is deleted), `delete` (requests of
+    partition `point`, read or not: `number` of a hundred), `deploy` (every process restarted with `Form.deployed`, one
+    each `for_ms`).
     """
 
     at_ms: float
@@ -97,6 +103,14 @@ class Form:
     publish_every_outcomes: int
     cache: bool
     max_wait_ms: int
+    exactly_once: bool = False
+    deployed: tuple[ModelForm, ...] = ()
+    """The route's models after a deploy in the midst of the run; empty: there is none."""
+
+    @property
+    def variants(self) -> tuple[tuple[ModelForm, ...], ...]:
+        """The route's models, before and after the deploy."""
+        return (self.models, self.deployed) if self.deployed else (self.models,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from streamserve.core.effects import Count, RunBatch
@@ -32,6 +32,7 @@ from streamserve.testing.simulator.clock import MachineClock
 from streamserve.testing.simulator.groups import Coordinator
 from streamserve.testing.simulator.models import SimulatedModel, SimulatedRunner, Weather
 from streamserve.testing.simulator.plan import Process
+from streamserve.testing.simulator.transactions import TransactionCoordinator
 from streamserve.testing.simulator.world import Machine, World
 from streamserve.testing.simulator.writer import Effects
 
@@ -57,6 +58,12 @@ class QuietMetrics(RoleMetrics):
     def predictions(self, block: Predictions) -> None: ...
     def dead_letters(self, letters: DeadLetters) -> None: ...
     def rebalanced(self, partitions: int) -> None: ...
+    def fenced(self, partitions: int, fence_ms: float, look_ms: float) -> None: ...
+
+    def lost(self, *, shut_out: bool) -> None:
+        words = "shut out by a fence" if shut_out else "partition taken anew"
+        self._tally[words] = self._tally.get(words, 0) + 1
+
     def weights(self, route: str, weights: Mapping[str, float]) -> None: ...
     def gauges(self, **_gauges: object) -> None: ...
 
@@ -69,13 +76,20 @@ class Environment:
         *,
         world: World,
         log: SimulatedLog,
-        settings: Settings,
-        models: Mapping[str, Mapping[str, SimulatedModel]],
+        settings: Sequence[Settings],
+        models: Sequence[Mapping[str, Mapping[str, SimulatedModel]]],
         weather: Weather,
     ) -> None:
-        """`models`: by pool, then by model id."""
+        """`settings`, `models`: before and after the deploy; `models` by pool, then by model id."""
         self.world, self.log, self.settings, self.models, self.weather = world, log, settings, models, weather
         self.coordinator = Coordinator(log)
+        self.variant_of: dict[str, int] = {}
+        """A process's life -> 1 where it has the new config."""
+        self.deploy_ms = float("inf")
+        self.old_until_ms = 0.0
+        """When the last process with the old config ended."""
+        once = settings[0].app.delivery == "exactly_once"
+        self.transactions = TransactionCoordinator(log) if once else None
         self.counts: dict[str, int] = {}
         self.ownerships: dict[tuple[str, int], list[tuple[float, str]]] = {}
         """(group, partition) -> when it was given to which process's life."""
@@ -99,6 +113,9 @@ class SimulatedProcess:
         self.connections: SimulatedConnections | None = None
         self.effects = Effects()
         self.lives = 0
+        self._variant = 0
+        self.variant = 0
+        """Of the config with which it is started next."""
         self.stopping = False
         self.troubles: list[str] = []
         """What it died of by itself."""
@@ -118,6 +135,7 @@ class SimulatedProcess:
             return
         env = self._env
         self.lives += 1
+        self._variant = env.variant_of[self.life] = self.variant
         self.stopping = False
         machine = self.machine = Machine(env.world, self.clock)
         effects = Effects()
@@ -126,9 +144,10 @@ class SimulatedProcess:
             self.effects.send_fates,
             self.effects.commit_fates,
         )
-        effects.used, effects.failed = self.effects.used, self.effects.failed
+        effects.used, effects.failed, effects.slow = self.effects.used, self.effects.failed, self.effects.slow
         effects.assigned, effects.begun = partial(self._assigned, machine), partial(self._begun, machine)
-        group = env.settings.group
+        settings = env.settings[self._variant]
+        group = settings.group
         node = Node(
             name=self.life,
             machine=machine,
@@ -137,10 +156,11 @@ class SimulatedProcess:
             session_ms=float(group.session_timeout_ms),
             heartbeat_ms=float(group.heartbeat_interval_ms),
             effects=effects,
+            transactions=env.transactions,
         )
         self.effects = effects
         self.connections = SimulatedConnections(node)
-        app = app_of(env.settings, self.connections, _EPOCHS_RETENTION_MS)
+        app = app_of(settings, self.connections, _EPOCHS_RETENTION_MS)
         self.services = self._services(app, machine)
         self._told(self.form.name, "starts")
         machine.loop.create_task(self._live(machine))
@@ -173,7 +193,7 @@ class SimulatedProcess:
             )
 
         if form.role == "worker":
-            return [service(worker_role(app, form.pool, env.models[form.pool], form.name))]
+            return [service(worker_role(app, form.pool, env.models[self._variant][form.pool], form.name))]
         if form.role == "aggregate":
             return [service(aggregator_role(app))]
         joining = service(join_role(app), follows_states=False)
@@ -181,7 +201,7 @@ class SimulatedProcess:
 
     async def _live(self, machine: Machine) -> None:
         """As a real process runs its services: the first to end stops the others; then it is gone."""
-        warm = warmer(self._env.models[self.form.pool]) if self.form.role == "worker" else None
+        warm = warmer(self._env.models[self._variant][self.form.pool]) if self.form.role == "worker" else None
         loop = asyncio.get_running_loop()
         services = self.services
         tasks = [loop.create_task(service.run(lambda _port: None, warm)) for service in services]
@@ -202,6 +222,8 @@ class SimulatedProcess:
     def _end(self, machine: Machine, words: str) -> None:
         if not machine.dead:
             machine.kill()
+            if not self._variant:
+                self._env.old_until_ms = self._env.world.now
             self.graves.append(machine)
             self._told(self.form.name, words)
 

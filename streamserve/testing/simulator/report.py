@@ -26,6 +26,10 @@ FAULTS = (
     "rebalance",
     "broker away",
     "compaction",
+    "retention",
+    "requests deleted",
+    "deploy",
+    "slow answer",
     "fetch of a prefix",
     "machine with another clock",
     *(f"send {fate}" for fate in SEND_FATES),
@@ -33,6 +37,9 @@ FAULTS = (
     *(f"model {mode}" for mode in MODES),
     *(f"request {kind}" for kind in MALFORMED),
     "request written twice",
+    "transaction committed",
+    "transaction aborted",
+    "fence raised",
     *(
         f"feedback {kind}"
         for kind in ("early", "late", "duplicate", "id", "elsewhere", "reward", "malformed", "orphan")

@@ -16,8 +16,9 @@ from streamserve.testing.simulator.broker import SimulatedLog
 from streamserve.testing.simulator.clock import WORLD_EPOCH_MS
 from streamserve.testing.simulator.groups import Group
 from streamserve.testing.simulator.models import SimulatedModel, Weather
-from streamserve.testing.simulator.plan import Fault, Plan
+from streamserve.testing.simulator.plan import Plan
 from streamserve.testing.simulator.processes import Environment, SimulatedProcess
+from streamserve.testing.simulator.trouble import Trouble
 from streamserve.testing.simulator.workload import Clients
 from streamserve.testing.simulator.world import World
 
@@ -90,19 +91,25 @@ class Simulation:
         self.topics, names, compacted = topics(form)
         self.log = SimulatedLog(self.world, names, compacted)
         self.weather = Weather()
-        self.models = models_of(form)
         self.env = Environment(
-            world=self.world, log=self.log, settings=settings_of(form), models=self.models, weather=self.weather
+            world=self.world,
+            log=self.log,
+            settings=[settings_of(form, variant) for variant in range(len(form.variants))],
+            models=[models_of(form, variant) for variant in range(len(form.variants))],
+            weather=self.weather,
         )
         self.seen = Seen()
         self.clients = Clients(plan, self.log, self.topics)
-        self.processes = {process.name: SimulatedProcess(process, self.env, self._told) for process in form.processes}
+        self.processes = {process.name: SimulatedProcess(process, self.env, self.told) for process in form.processes}
         for process in self.processes.values():
-            process.effects.used = partial(self._used, process)
+            process.effects.used = partial(self.used, process)
+            process.effects.slow = partial(self._answer_is_slow, process)
             process.effects.failed = partial(self._failed, process)
         self.env.coordinator.observer = self._committed
-        self.weather.used = self._count
+        self.weather.used = self.count
         self.weather.cut = self._cut
+        self.clients.held_up = lambda from_ms, to_ms: self.bad(from_ms - 200, to_ms + 300)
+        self.trouble = Trouble(self)
         self._last_call: dict[tuple[str, str], float] = {}
         self._calls: dict[tuple[str, str], int] = {}
         self.terminal_group = f"{APP}.terminal"
@@ -119,8 +126,11 @@ class Simulation:
                 if process.form.name not in late:
                     world.at(world.delay(0, 30), process.start)
             for fault in plan.faults:
-                world.at(fault.at_ms, self._happen, fault)
-            last = max([burst.at_ms for burst in plan.bursts] + [fault.at_ms + fault.for_ms for fault in plan.faults])
+                world.at(fault.at_ms, self.trouble.happen, fault)
+            last = max(
+                [burst.at_ms + burst.held_ms for burst in plan.bursts]
+                + [fault.at_ms + fault.for_ms for fault in plan.faults]
+            )
             world.after(SLOT_MS, self._look)
             try:
                 world.run(last + settle_ms(plan), lambda: self.seen.settled)
@@ -157,7 +167,7 @@ class Simulation:
             return False
         for group in self.env.coordinator.groups.values():
             for at in self.log.partitions(group.topic):
-                end = self.log.partition(at).next_offset
+                end = self.log.partition(at).end_of_records
                 if end and (at not in group.commits or group.commits[at].offset < end):
                     return False
         return True
@@ -169,7 +179,7 @@ class Simulation:
         for number, written in enumerate(self.clients.written):
             stamps = self.log.partition(At(self.topics.requests, number)).stamps
             recent = sum(1 for stamp in reversed(stamps[-3_000:]) if stamp > now - 6_000)
-            bound += recent + written.missing
+            bound += recent + written.missing + len(written.deleted)  # whoever had read them goes on with them
         for process in self.processes.values():
             if process.form.role != "learn" and process.alive:
                 self.seen.memory_looks += 1
@@ -179,25 +189,30 @@ class Simulation:
 
     # -- what is noted ---------------------------------------------------------------------------------------------
 
-    def _told(self, who: str, words: str) -> None:
+    def told(self, who: str, words: str) -> None:
         self.seen.story.append((self.world.now, who, words))
         if words.startswith("owns"):
-            self._bad(self.world.now - 600, self.world.now + 200)
+            self.bad(self.world.now - 600, self.world.now + 200)
 
-    def _bad(self, from_ms: float, to_ms: float) -> None:
+    def bad(self, from_ms: float, to_ms: float) -> None:
         self.seen.bad_slots.update(range(int(from_ms / SLOT_MS), int(to_ms / SLOT_MS) + 1))
 
-    def _slow(self, from_ms: float, to_ms: float) -> None:
-        self._bad(from_ms, to_ms)
+    def slow(self, from_ms: float, to_ms: float) -> None:
+        self.bad(from_ms, to_ms)
         self.seen.slow_slots.update(range(int(from_ms / SLOT_MS), int(to_ms / SLOT_MS) + 1))
 
-    def _count(self, what: str) -> None:
+    def count(self, what: str) -> None:
         self.seen.faults[what] = self.seen.faults.get(what, 0) + 1
 
-    def _used(self, process: SimulatedProcess, fate: str) -> None:
-        self._count(fate)
-        self._told("broker", f"answers {process.form.name} with: {fate}")
-        self._slow(self.world.now, self.world.now + _SEND_TROUBLE_MS)
+    def used(self, process: SimulatedProcess, fate: str) -> None:
+        self.count(fate)
+        self.told("broker", f"answers {process.form.name} with: {fate}")
+        self.slow(self.world.now, self.world.now + _SEND_TROUBLE_MS)
+
+    def _answer_is_slow(self, process: SimulatedProcess, for_ms: float) -> None:
+        self.count("slow answer")
+        self.told("broker", f"takes {for_ms:.0f} ms to answer {process.form.name}")
+        self.slow(self.world.now, self.world.now + for_ms + 600)
 
     def _failed(self, process: SimulatedProcess, at: At) -> None:
         self.seen.failed_sends.add((process.life, at))
@@ -233,78 +248,6 @@ class Simulation:
                 bad = BadCut(at_ms=now, process=process, model=model.model, input=given, short_ms=short_ms)
                 self.seen.bad_cuts.append(bad)
 
-    # -- faults ----------------------------------------------------------------------------------------------------
-
-    def _happen(self, fault: Fault) -> None:
-        match fault.kind:
-            case "away":
-                self.log.away_until = max(self.log.away_until, self.world.now + fault.for_ms)
-                self._count("broker away")
-                self._told("broker", f"cannot be reached for {fault.for_ms:.0f} ms")
-                self._slow(self.world.now, self.world.now + fault.for_ms + 600)
-            case "compact":
-                before = self.log.compacted_records
-                self.log.compact()
-                if self.log.compacted_records > before:
-                    self._count("compaction")
-            case _:
-                self._happen_to(self.processes[fault.process], fault)
-
-    def _happen_to(self, process: SimulatedProcess, fault: Fault) -> None:
-        world = self.world
-        match fault.kind:
-            case "start":
-                self._count("late start")
-                process.start()
-            case "crash" if fault.point and process.alive:
-                effects = process.effects
-                n = fault.number + (effects.sends if "send" in fault.point else effects.commits)
-                effects.crash_at[fault.point, n] = lambda: self._crash(process, fault)
-            case "crash":
-                self._crash(process, fault)
-            case "pause" if process.alive and process.machine is not None:
-                self._count("pause beyond session" if fault.for_ms > self.plan.form.session_ms else "pause")
-                process.machine.stop_until(world.now + fault.for_ms)
-                self._told(process.form.name, f"is stopped for {fault.for_ms:.0f} ms")
-                self._slow(world.now, world.now + fault.for_ms + 200)
-            case "stop":
-                if process.request_stop():
-                    self._count("stop")
-                    self._told(process.form.name, "is asked to stop")
-                    self._bad(world.now, world.now + 600)
-                    world.after(fault.for_ms, self._start_when_gone, process)
-            case "sends":
-                process.effects.send_fates.extend([fault.point] * fault.number)
-            case "commits":
-                process.effects.commit_fates.extend([fault.point] * fault.number)
-            case "model":
-                self._break_model(process, fault)
-
-    def _crash(self, process: SimulatedProcess, fault: Fault) -> None:
-        words = f"is killed {fault.point}" if fault.point else "is killed"
-        if process.kill(words):
-            self._count(f"crash {fault.point}".strip())
-            self._bad(self.world.now - 100, self.world.now + 200)
-            self.world.after(fault.for_ms, process.start)
-
-    def _start_when_gone(self, process: SimulatedProcess) -> None:
-        if process.alive and process.stopping:
-            self.world.after(_STOPPED_LOOK_MS, self._start_when_gone, process)
-        else:
-            process.start()
-
-    def _break_model(self, process: SimulatedProcess, fault: Fault) -> None:
-        key = (process.form.name, fault.model)
-        self.weather.modes[key] = fault.point
-        self._told(process.form.name, f"{fault.model}: calls {fault.point} for {fault.for_ms:.0f} ms")
-        self.world.after(fault.for_ms, self._mend_model, process, key, fault)
-
-    def _mend_model(self, process: SimulatedProcess, key: tuple[str, str], fault: Fault) -> None:
-        if self.weather.modes.get(key) == fault.point:
-            del self.weather.modes[key]
-        if fault.point == "hang":  # somebody notices, and kills it
-            self._crash(process, fault._replace(point="", for_ms=100.0))
-
     # -- what invariants ask ---------------------------------------------------------------------------------------
 
     def lost_an_acknowledgement(self, life: str, at: At) -> bool:
@@ -324,6 +267,9 @@ class Simulation:
         found["commit refused"] = sum(group.refused_commits for group in groups)
         found["rebalance"] = sum(max(0, group.rebalances - 1) for group in groups)
         found["fetch of a prefix"] = self.log.prefix_fetches
+        found |= {name: self.env.counts.get(name, 0) for name in ("shut out by a fence", "partition taken anew")}
+        if self.env.transactions is not None:
+            found["fence raised"] = self.env.transactions.fences
         found["machine with another clock"] = sum(1 for process in self.plan.form.processes if process.skew_ms)
         return found
 

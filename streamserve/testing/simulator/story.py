@@ -39,7 +39,10 @@ def _clock(skew_ms: float, rate: float) -> str:
 def _burst_words(burst: Burst) -> str:
     asks = ", ".join(map(_ask_words, burst.asks[:_MOST_ASKS]))
     more = f", and {len(burst.asks) - _MOST_ASKS} more" if len(burst.asks) > _MOST_ASKS else ""
-    return f"clients write {len(burst.asks)} requests to partition {burst.partition}: {asks}{more}"
+    how = ""
+    if burst.held_ms:
+        how = f", in a transaction that is {'aborted' if burst.aborted else 'committed'} after {burst.held_ms:.0f} ms"
+    return f"clients write {len(burst.asks)} requests to partition {burst.partition}{how}: {asks}{more}"
 
 
 def _ask_words(ask: Ask) -> str:

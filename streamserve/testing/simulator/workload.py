@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from streamserve.kafka.perform import Topics
@@ -15,9 +16,12 @@ from streamserve.testing.simulator.plan import Ask, Burst, FeedbackAsk, Form, Pl
 class Written:
     """What the clients have seen of one requests partition."""
 
-    asks: list[Ask] = field(default_factory=list)
-    """By offset."""
+    asks: list[Ask | None] = field(default_factory=list)
+    """By offset; None where no request stands: a marker, or one of a transaction that is not committed."""
     answered: list[bool] = field(default_factory=list)
+    """True too where no request stands."""
+    deleted: set[int] = field(default_factory=set)
+    """Requests that were deleted before they were answered: some of them nobody has read."""
     missing: int = 0
     """Requests without a terminal record."""
     prefix: int = 0
@@ -46,6 +50,9 @@ class Clients:
         self.feedback_to_come = 0
         self.orphans = 0
         self.counts: dict[str, int] = {}
+        self._transactions = 0
+        self.held_up: Callable[[float, float], None] = lambda from_ms, to_ms: None
+        """Told when requests stood in the log, for nobody to read."""
         self._waiting: list[dict[int, list[FeedbackAsk]]] = [{} for _ in range(plan.form.partitions)]
         self.deadline_of_input: dict[int, int] = {}
         """Input -> latest deadline of a request that holds it."""
@@ -60,10 +67,38 @@ class Clients:
         asks = [*burst.asks, *(ask for ask in burst.asks for _ in range(ask.copies - 1))]
         self._count("request written twice", len(asks) - len(burst.asks))
         at = At(self._topics.requests, burst.partition)
-        first, stamp = self._log.append(at, [self._bytes.requests(asks)])
+        records = [self._bytes.requests(asks)]
+        if not burst.held_ms:
+            self._place(burst, asks, *self._log.append(at, records))
+            return
+        self._transactions += 1
+        self.to_come += 1
+        first, stamp = self._log.begin(at, self._transactions, records)
+        self.held_up(self._world.now, self._world.now + burst.held_ms)
+        self._world.after(burst.held_ms, self._decide, burst, asks, self._transactions, first, stamp)
+
+    def _decide(self, burst: Burst, asks: list[Ask], transaction: int, first: int, stamp: int) -> None:
+        """Commit, or abort, what has stood there undecided."""
+        if not self._log.reached(lambda: self._decide(burst, asks, transaction, first, stamp)):
+            return
+        self.to_come -= 1
+        if burst.aborted:
+            self._count("transaction aborted", 1)
+        else:
+            self._count("transaction committed", 1)
+            self._place(burst, asks, first, stamp)
+        self.held_up(self._world.now, self._world.now)
+        self._log.end(At(self._topics.requests, burst.partition), transaction, commit=not burst.aborted)
+
+    def _place(self, burst: Burst, asks: list[Ask], first: int, stamp: int) -> None:
+        """They stand in the log, for all to see."""
         written = self.written[burst.partition]
-        written.asks += asks
-        written.answered += [False] * len(asks)
+        gap = first + len(asks) - len(written.asks)
+        written.asks += [None] * gap
+        written.answered += [True] * gap
+        written.asks[first : first + len(asks)] = asks
+        written.answered[first : first + len(asks)] = [False] * len(asks)
+        written.prefix = min(written.prefix, first)
         written.missing += len(asks)
         for offset, ask in enumerate(asks, first):
             if ask.kind != "good":
@@ -91,7 +126,7 @@ class Clients:
         waiting, prefix = self._waiting[at.partition], len(str(at.partition)) + 1
         for headers in partition.headers[index:]:
             offset = int((headers[0][1] or b"")[prefix:])
-            if written.answered[offset]:
+            if offset >= len(written.answered) or written.answered[offset]:
                 continue
             written.answered[offset] = True
             written.missing -= 1
@@ -99,11 +134,24 @@ class Clients:
                 for feedback in waiting.pop(offset):
                     self._world.after(feedback.delay_ms, self._feed, at.partition, offset, feedback)
 
+    def deleted(self, partition: int, before: int) -> int:
+        """Requests below an offset are gone; how many of them had no terminal record."""
+        written = self.written[partition]
+        lost = [offset for offset in range(min(before, len(written.asks))) if not written.answered[offset]]
+        for offset in lost:
+            written.answered[offset] = True
+            written.missing -= 1
+            self.feedback_to_come -= len(self._waiting[partition].pop(offset, ()))
+        written.deleted.update(lost)
+        return len(lost)
+
     def _feed(self, partition: int, offset: int, feedback: FeedbackAsk) -> None:
         if not self._log.reached(lambda: self._feed(partition, offset, feedback)):
             return
         self.feedback_to_come -= 1
         ask = self.written[partition].asks[offset]
+        if ask is None:
+            return
         ref: str | None = f"{partition}-{offset}"
         request_id = f"q{ask.number}" if self._form.input == "oip" else f"{partition}-{offset}"
         to = partition
@@ -116,7 +164,8 @@ class Clients:
                 ref, self.orphans = f"{partition}-{offset + 1_000_000}", self.orphans + 1
         value, headers = feedback_of(feedback.kind, ask, ref, request_id, self._form.combine == "mean")
         record = Record(value=value, key=b"k%d" % (ask.number % 97), headers=headers)
-        early = not self.written[partition].answered[offset]
+        written = self.written[partition]
+        early = not written.answered[offset]
         kind = "early" if early else "late" if feedback.delay_ms > self._form.join_window_ms else feedback.kind
         self._count(f"feedback {kind}", 1)
         self._count("feedback duplicate", feedback.copies - 1)
@@ -127,7 +176,7 @@ class Clients:
         written = self.written[partition]
         while written.prefix < min(offset, len(written.asks)) and written.answered[written.prefix]:
             written.prefix += 1
-        return written.prefix >= offset
+        return written.prefix >= min(offset, len(written.asks))  # no request stands behind these yet
 
     @property
     def satisfied(self) -> bool:
@@ -144,8 +193,11 @@ def form_words(form: Form) -> str:
     models = ", ".join(
         f"{m.name}@{m.version} in {m.pool} ({m.a_ms} + {m.b_ms} n ms, {m.batching})" for m in form.models
     )
+    if form.deployed:
+        models += "; after the deploy " + ", ".join(f"{m.name}@{m.version} in {m.pool}" for m in form.deployed)
+    once = "exactly once, " if form.exactly_once else ""
     kind = "fused" if form.fused else "split"
     return (
-        f"{kind}, {form.partitions} partitions, {form.policy}, combine {form.combine}, input {form.input}, "
+        f"{kind}, {once}{form.partitions} partitions, {form.policy}, combine {form.combine}, input {form.input}, "
         f"deadline {form.deadline_ms} ms{', with a default' if form.has_default else ''}; models {models}"
     )

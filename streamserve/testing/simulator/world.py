@@ -98,13 +98,10 @@ class Machine:
             self._schedule(self._stopped_until)
             return
         loop = self.loop
-        for _ in range(_BATCHES):
-            loop.step()
-            if self.dead:
-                return
-            if not loop.has_ready:
-                break
-        else:
+        loop.step(_BATCHES)
+        if self.dead:
+            return
+        if loop.has_ready:
             self._schedule(self._world.now + _STEP_MS)
             return
         due_s = self.loop.next_timer_s()

@@ -261,6 +261,17 @@ def test_the_newest_record_wins_and_a_state_of_another_policy_is_not_used() -> N
     assert (sent.data, sent.previous) == (learnt_from(outcome(2)), -1)
 
 
+def test_a_record_that_reached_the_log_late_is_not_what_a_new_owner_goes_on_from() -> None:
+    """Outcomes between it and the commit would be learnt by nobody any more."""
+    stage = update_of(publish_every_outcomes=1)
+    newest = record_of(outcome(0), outcome(1), epoch=4, includes=2, covers=5)
+    late = record_of(outcome(0), epoch=9, includes=1, covers=10)
+    stage.handle(StatesFetched(states=(newest, late)), NOW_MS)
+    ready(stage, position=2)
+    sent = only(stage.handle(outcomes(outcome(2)), NOW_MS), EmitState).state
+    assert (sent.data, sent.previous) == (learnt_from(*map(outcome, range(3))), 4)
+
+
 def test_a_new_owner_rebuilds_what_it_must_not_learn_twice() -> None:
     stage = update_of()
     ready(stage, position=5)

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as npst
 
 from streamserve.core.messages import PROBABILITY_ONE, AnyArray, Choice, MemberOutput, Predictions
 from streamserve.core.reasons import Missing, Outcome, Reason
-from streamserve.kafka.codecs.decisions import decode_decision, decode_prediction_record
+from streamserve.kafka.codecs.decisions import decode_decision, decode_prediction_record, rows_as_written
 from streamserve.kafka.codecs.encoded import EncodedRecords
 from streamserve.kafka.codecs.predictions import encode_predictions
 from tests.effort import examples
@@ -285,6 +285,15 @@ def test_vectors_of_a_decision_are_nested_by_row() -> None:
     decision = decode_decision(encode_predictions(one(labels=np.arange(12).reshape(2, 3, 2))).values[0] or b"")
     assert decision is not None
     assert decision.label == np.arange(12).reshape(2, 3, 2).tolist()
+
+
+@given(st.sampled_from(("i8", "u1", "f4", "f8", "?", "object")), st.sampled_from(((), (2,), (3, 2), (0,))), st.data())
+@settings(max_examples=examples(50))
+def test_rows_as_written_are_those_of_a_prediction(dtype: str, trailing: tuple[int, ...], data: st.DataObject) -> None:
+    labels = data.draw(labels_of(2, dtype, trailing))
+    decision = decode_decision(encode_predictions(one(labels=labels)).values[0] or b"")
+    assert decision is not None
+    assert rows_as_written(labels) == decision.label
 
 
 def test_a_lone_surrogate_is_replaced() -> None:

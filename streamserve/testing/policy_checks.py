@@ -1,6 +1,11 @@
-"""The conformance list of a policy: every policy passes it, built in or not.
+"""The conformance suite of a policy: every policy passes it, built in or not.
 
-`policy_laws(policy)` runs all; `POLICY_LAWS` names each, for a parametrised test.
+    from streamserve.testing.policy_checks import check_policy
+
+    def test_my_policy():
+        check_policy(MyPolicy())
+
+`check_policy` runs all; `POLICY_LAWS` names each, for a parametrised test.
 """
 
 from __future__ import annotations
@@ -12,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from streamserve.core.messages import PROBABILITY_ONE
+from streamserve.core.messages import MAX_MODELS_PER_ROUTE, PROBABILITY_ONE
 from streamserve.core.records import Decision, OutcomeRecord
-from streamserve.core.selection.base import Distribution, Policy, pick
+from streamserve.core.selection.base import Distribution, Policy, pick, reads_probabilities
+from streamserve.errors import ContractError
 
 MODELS = ("a@1", "b@1", "c@1", "d@1", "e@1")
 
@@ -32,7 +38,8 @@ def outcome_of(
     off_epoch: bool = False,
     offset: int = 0,
 ) -> OutcomeRecord:
-    """An outcome with these losses, for tests of policies."""
+    """An outcome with these losses, for tests of policies; its label is 0, and it tells probabilities that fit."""
+    told = {model: [_gives(loss)] for model, loss in losses.items() if model in chosen}
     decision = Decision(
         id=f"0-{offset}",
         route="route",
@@ -44,6 +51,8 @@ def outcome_of(
         label=[0],
         members={},
         rows=1,
+        probabilities=told,
+        classes=("0", "1", "2"),
     )
     return OutcomeRecord(
         to_partition=0,
@@ -54,8 +63,15 @@ def outcome_of(
         feedback=(0, offset),
         feedback_ms=0,
         losses=losses,
+        has_label=True,
+        label=0,
         offset=offset,
     )
+
+
+def _gives(loss: float) -> list[float]:
+    """What a model with this loss gave each of three classes; the first is the true one."""
+    return [0.9, 0.08, 0.02] if loss < 0.5 else [0.2, 0.7, 0.1]
 
 
 def learn_once(policy: Policy, state: Any, losses: Mapping[str, float], offset: int) -> Any:
@@ -74,8 +90,8 @@ def _drawn(mask: int, probability: int, losses: Mapping[str, float], offset: int
 def law_distribution_is_exact(policy: Policy) -> None:
     """Probabilities sum to one exactly, masks name models of the route and differ, weights are shares."""
     for state in _states(policy):
-        _check_distribution(policy.distribution(state, MODELS), len(MODELS))
-    _check_distribution(policy.distribution(policy.initial(("only@1",)), ("only@1",)), 1)
+        _check_distribution(policy.distribution(state, MODELS), len(MODELS), reads_probabilities(policy))
+    _check_distribution(policy.distribution(policy.initial(("only@1",)), ("only@1",)), 1, reads_probabilities(policy))
 
 
 def law_state_is_not_changed(policy: Policy) -> None:
@@ -104,7 +120,34 @@ def law_models_may_change(policy: Policy) -> None:
     for state in _states(policy):
         data = json.loads(_text(policy, state))
         for models in (MODELS[:2], (*MODELS, "new@1"), ("other@1", "new@1"), tuple(reversed(MODELS))):
-            _check_distribution(policy.distribution(policy.load(data, models), models), len(models))
+            _check_distribution(
+                policy.distribution(policy.load(data, models), models), len(models), reads_probabilities(policy)
+            )
+
+
+def law_any_number_of_models(policy: Policy) -> None:
+    """From 1 model to 64, as many as a route can have."""
+    for n in (1, 2, 33, MAX_MODELS_PER_ROUTE):
+        models = tuple(f"m{place}@1" for place in range(n))
+        state = policy.initial(models)
+        _check_distribution(policy.distribution(state, models), n, reads_probabilities(policy))
+        taught = policy.learn(state, outcome_of(dict.fromkeys(models, 0.5), chosen=models))
+        _check_distribution(policy.distribution(taught, models), n, reads_probabilities(policy))
+
+
+def law_a_state_that_cannot_be_read_is_refused(policy: Policy) -> None:
+    """`load` raises ContractError on a later version (`"v"`) and on what is no state, and never guesses."""
+    for state in _states(policy):
+        if state is None:  # a policy without a state reads none
+            continue
+        data = json.loads(_text(policy, state))
+        cut = {key: None for key in data}
+        for wrong in ({**data, "v": 1_000}, {}, cut):
+            try:
+                policy.load(wrong, MODELS)
+            except ContractError:
+                continue
+            raise AssertionError(f"load took a state that cannot be read: {wrong}")
 
 
 def law_bad_losses_teach_nothing(policy: Policy) -> None:
@@ -114,8 +157,9 @@ def law_bad_losses_teach_nothing(policy: Policy) -> None:
         for bad in (math.nan, math.inf, -math.inf, -0.1, 1.1):
             losses = dict.fromkeys(MODELS, bad)
             assert _text(policy, policy.learn(state, outcome_of(losses, chosen=MODELS))) == text, f"learnt from {bad}"
-        unknown = outcome_of({"other@1": 1.0}, chosen=("other@1",), probability=0.5)
-        assert _text(policy, policy.learn(state, unknown)) == text, "learnt from an unknown model"
+        for losses in ({"other@1": 1.0}, {}):
+            nothing = outcome_of(losses, chosen=("other@1",), probability=0.5)
+            assert _text(policy, policy.learn(state, nothing)) == text, f"learnt from the losses {losses}"
 
 
 def law_extreme_losses_stay_finite(policy: Policy, n: int = 20_000) -> None:
@@ -125,7 +169,7 @@ def law_extreme_losses_stay_finite(policy: Policy, n: int = 20_000) -> None:
         state = policy.initial(MODELS)
         for first in range(0, n, _PUBLISHED_EVERY):
             distribution = policy.distribution(state, MODELS)
-            _check_distribution(distribution, len(MODELS))
+            _check_distribution(distribution, len(MODELS), reads_probabilities(policy))
             offsets = np.arange(first, first + _PUBLISHED_EVERY, dtype=np.int64)
             masks, probabilities = pick(distribution, np.zeros_like(offsets), offsets, salt=7)
             outcomes: dict[tuple[int, int], OutcomeRecord] = {}
@@ -134,7 +178,7 @@ def law_extreme_losses_stay_finite(policy: Policy, n: int = 20_000) -> None:
                 if outcome is None:
                     outcome = outcomes[mask, turn % 2] = _drawn(mask, probability, pattern[turn % 2], first)
                 state = policy.learn(state, outcome)
-        _check_distribution(policy.distribution(state, MODELS), len(MODELS))
+        _check_distribution(policy.distribution(state, MODELS), len(MODELS), reads_probabilities(policy))
         _text(policy, state)
 
 
@@ -157,13 +201,15 @@ POLICY_LAWS: tuple[PolicyLaw, ...] = (
     law_state_is_not_changed,
     law_dump_is_json_and_load_brings_it_back,
     law_models_may_change,
+    law_any_number_of_models,
+    law_a_state_that_cannot_be_read_is_refused,
     law_bad_losses_teach_nothing,
     law_extreme_losses_stay_finite,
     law_draws_follow_the_probabilities,
 )
 
 
-def policy_laws(policy: Policy) -> None:
+def check_policy(policy: Policy) -> None:
     """Run the whole list; raises AssertionError at the first law that is broken."""
     assert policy.name, "a policy has a name"
     for law in POLICY_LAWS:
@@ -193,7 +239,7 @@ def _text(policy: Policy, state: Any) -> str:
         raise AssertionError(f"dump gives something that JSON does not have: {error}") from error
 
 
-def _check_distribution(distribution: Distribution, models: int) -> None:
+def _check_distribution(distribution: Distribution, models: int, signed: bool = False) -> None:
     masks = [int(mask) for mask in distribution.masks]
     probabilities = distribution.probabilities
     assert len(set(masks)) == len(masks) == len(probabilities), "each set of models is there once"
@@ -204,7 +250,7 @@ def _check_distribution(distribution: Distribution, models: int) -> None:
     weights = distribution.weights
     assert weights.shape == (models,), "one weight a model"
     assert bool(np.isfinite(weights).all()), "weights are finite"
-    assert float(weights.min()) >= 0.0, "weights are not negative"
+    assert signed or float(weights.min()) >= 0.0, "weights are not negative"
     assert abs(float(weights.sum()) - 1.0) <= 1e-9, f"weights sum to {float(weights.sum())}"
 
 

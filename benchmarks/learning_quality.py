@@ -1,0 +1,231 @@
+"""How well the policies learn: the failure stream, confidence on it, and Clipper's experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks import failure_stream, published_rules
+from benchmarks.failure_stream import FAILS_AT, MENDED_AT, MODELS, Stream
+from benchmarks.figures import Figure
+from benchmarks.play import F64, Flags, Played, play
+from streamserve.core.combining import MemberRows, combine
+from streamserve.core.confidence import Calibration, QuantileTracking, calibration_error, levels_of
+from streamserve.core.selection.base import reads_probabilities
+from streamserve.core.selection.registry import POLICIES
+
+_LEARNING = [name for name in POLICIES if name not in ("static", "ab")]
+_AFTER = 500
+
+
+# -- failure -----
+
+
+def _played(name: str, stream: Stream, seed: int) -> Played:
+    policy = POLICIES[name]()
+    if not reads_probabilities(policy):
+        return play(policy, MODELS, stream.losses, seed)
+    return play(policy, MODELS, stream.losses, seed, told=stream.probabilities, labels=stream.labels)
+
+
+def _wrong(stream: Stream, played: Played, answered: Flags | None = None, *, rule: str = "mean_probability") -> F64:
+    """`[queries]`: 1 where what was served is wrong; where nobody answered, too."""
+    there = played.asked if answered is None else played.asked & answered
+    some = there.any(axis=1)
+    said = stream.probabilities[some]
+    members = [
+        MemberRows(present=there[some, k], labels=said[:, k].argmax(axis=1), probabilities=said[:, k], classes=None)
+        for k in range(len(MODELS))
+    ]
+    combined = combine(rule, np.where(there, played.weights, 0.0)[some], members)
+    wrong = np.ones(len(some))
+    wrong[some] = np.asarray(combined.labels) != stream.labels[some]
+    return wrong
+
+
+def _points(wrong: F64, stream: Stream) -> float:
+    return 100.0 * float(wrong.mean() - stream.oracle.mean())
+
+
+def failure(seeds: int) -> Iterator[Figure]:
+    answers = failure_stream.answers()
+    for name, accuracy in zip((*MODELS, f"{MODELS[0]} broken"), answers.accuracies, strict=True):
+        yield Figure(section="failure", what=f"accuracy of {name}", values=(accuracy,))
+    streams = [failure_stream.stream(answers, seed) for seed in range(seeds)]
+    oracle = [100.0 * float(stream.oracle.mean()) for stream in streams]
+    yield Figure(section="failure", what="error of the switching oracle, %", values=tuple(oracle))
+    limits = {"stack": -0.5, "hedge": 0.3, "leader": 0.86, "exp3": 1.0, "exp3ix": None}
+    for name in _LEARNING:
+        played = [_played(name, stream, seed) for seed, stream in enumerate(streams)]
+        rule = "log_probability" if name == "stack" else "mean_probability"
+        wrong = [_wrong(stream, one, rule=rule) for stream, one in zip(streams, played, strict=True)]
+        yield from _judged(name, limits.get(name), streams, played, wrong)
+    yield from _delayed(seeds)
+    yield from _missing(streams)
+
+
+def _judged(
+    name: str, limit: float | None, streams: list[Stream], played: list[Played], wrong: list[F64]
+) -> Iterator[Figure]:
+    points = tuple(_points(one, stream) for one, stream in zip(wrong, streams, strict=True))
+    yield Figure(section="failure", what=f"{name}: error over the oracle, points", values=points, limit=limit)
+    if name == "leader":
+        asked = tuple(one.evaluations for one in played)
+        yield Figure(section="failure", what=f"{name}: models asked a query", values=asked, limit=1.25)
+    full = name in ("hedge", "stack")
+    broken = tuple(100.0 * float(one[FAILS_AT : FAILS_AT + _AFTER].mean()) for one in wrong)
+    reacts = {True: 10.0, False: 15.0 if name in ("exp3", "exp3ix", "leader") else None}[full]
+    yield Figure(section="failure", what=f"{name}: error of the first 500 broken, %", values=broken, limit=reacts)
+    if name == "hedge":
+        weight = tuple(float(one.weights[FAILS_AT + 50, 0]) for one in played)
+        yield Figure(section="failure", what=f"{name}: failed model's weight after 50 labels", values=weight, limit=0.1)
+    if full:
+        mended = tuple(
+            100.0
+            * float(
+                one[MENDED_AT : MENDED_AT + _AFTER].mean() - stream.losses[MENDED_AT : MENDED_AT + _AFTER, 1].mean()
+            )
+            for one, stream in zip(wrong, streams, strict=True)
+        )
+        yield Figure(
+            section="failure", what=f"{name}: first 500 mended, points over the second", values=mended, limit=1.0
+        )
+
+
+def _delayed(seeds: int) -> Iterator[Figure]:
+    """Labels 100 queries late, and states published every 100 outcomes: pseudo-regret on five Bernoulli models."""
+    runs = [failure_stream.bernoulli(seed) for seed in range(seeds)]
+    for name, most in (("hedge", 1.6), ("exp3ix", 1.3)):
+
+        def regret(delay: int, every: int, name: str = name) -> tuple[float, ...]:
+            return tuple(
+                _regret(play(POLICIES[name](), MODELS, losses, seed, delay=delay, published_every=every), expected)
+                for seed, (losses, expected) in enumerate(runs)
+            )
+
+        at_once, late = regret(0, 1), regret(100, 1)
+        yield Figure(section="failure", what=f"{name}: Bernoulli regret", values=at_once)
+        yield Figure(section="failure", what=f"{name}: Bernoulli regret, published every 100", values=regret(0, 100))
+        ratio = float(np.mean(late) / np.mean(at_once))
+        yield Figure(section="failure", what=f"{name}: regret at 100 late / none late", values=(ratio,), limit=most)
+
+
+def _regret(played: Played, expected: F64) -> float:
+    """Wrong answers more than by the best model at each query, in expectation over the draws by weight."""
+    shares = played.weights / played.weights.sum(axis=1, keepdims=True)
+    return float(((shares * expected).sum(axis=1) - expected.min(axis=1)).sum())
+
+
+def _missing(streams: list[Stream]) -> Iterator[Figure]:
+    """Each answer is missing with probability 0.2: it neither counts nor teaches."""
+    costs = []
+    for seed, stream in enumerate(streams):
+        there = np.random.default_rng(1_000 + seed).random(stream.losses.shape) >= 0.2
+        policy = POLICIES["hedge"]()
+        all_there = _wrong(stream, play(policy, MODELS, stream.losses, seed)).mean()
+        some = _wrong(stream, play(policy, MODELS, stream.losses, seed, answers=there), there).mean()
+        costs.append(100.0 * float(some - all_there))
+    yield Figure(section="failure", what="hedge: cost of 20 % missing, points", values=tuple(costs), limit=0.8)
+
+
+# -- confidence -----
+
+
+def confidence(seeds: int) -> Iterator[Figure]:
+    """Calibration and conformal sets of hedge's answers on the failure stream."""
+    answers = failure_stream.answers()
+    errors, broken, coverage, worst, sizes, worst_sizes = [], [], [], [], [], []
+    calibration, tracking = Calibration(levels=len(MODELS) + 1), QuantileTracking(miss=0.05, step=0.02)
+    for seed in range(seeds):
+        stream = failure_stream.stream(answers, seed)
+        played = play(POLICIES["hedge"](), MODELS, stream.losses, seed)
+        mixed = (stream.probabilities * played.weights[:, :, None]).sum(axis=1)
+        answer = mixed.argmax(axis=1)
+        right = (answer == stream.labels).astype(float)
+        levels = levels_of(stream.probabilities.argmax(axis=2) == answer[:, None])
+        said = _said(calibration, levels.tolist(), right)
+        errors.append(calibration_error(said, right))
+        broken.append(calibration_error(said[FAILS_AT:MENDED_AT], right[FAILS_AT:MENDED_AT]))
+        held, size = _sets(tracking, mixed, stream)
+        windows = held.reshape(-1, _AFTER).mean(axis=1)
+        coverage.append(100.0 * abs(float(held.mean()) - 0.95))
+        worst.append(100.0 * (0.95 - float(windows.min())))
+        sizes.append(float(size[:FAILS_AT].mean()))
+        worst_sizes.append(float(size[FAILS_AT : FAILS_AT + _AFTER].mean()))
+    found = (
+        ("calibration error", errors, 0.02),
+        ("calibration error while broken", broken, 0.02),
+        ("coverage, points from 95", coverage, 0.5),
+        ("worst 500, points below 95", worst, 2.5),
+        ("classes in a set before", sizes, None),
+        ("classes in a set, first 500 broken", worst_sizes, None),
+    )
+    for what, values, limit in found:
+        yield Figure(section="confidence", what=what, values=tuple(values), limit=limit)
+
+
+def _said(calibration: Calibration, levels: list[int], right: F64) -> F64:
+    """What was said of each answer before its label came."""
+    state, said = calibration.initial(), np.empty(len(levels))
+    for query, level in enumerate(levels):
+        said[query] = calibration.probabilities(state)[level]
+        state = calibration.learn(state, level, 1.0 - right[query])
+    return said
+
+
+def _sets(tracking: QuantileTracking, mixed: F64, stream: Stream) -> tuple[F64, F64]:
+    """Whether each query's set held the truth, and how many classes were in it."""
+    state, n = tracking.initial(), len(mixed)
+    held, size = np.empty(n), np.empty(n)
+    for query, label in enumerate(stream.labels.tolist()):
+        within = tracking.classes(state, mixed[query : query + 1])[0]
+        held[query], size[query] = within[label], within.sum()
+        state = tracking.learn(state, 1.0 - float(mixed[query, label]))
+    return held, size
+
+
+# -- clipper -----
+
+
+def clipper(seeds: int, trials: int = 50) -> Iterator[Figure]:
+    del seeds  # this experiment has a number of trials of its own
+    sound = published_rules.trials(10, 77, fails=False)
+    yield Figure(section="clipper", what="error of the majority vote", values=(published_rules.majority_error(sound),))
+    found = published_rules.trials(trials, 1)
+    until = published_rules.MENDED_AT
+    theirs = {}
+    for rule in (published_rules.exp3, published_rules.exp4):
+        errors, shares = rule(found, 2)
+        theirs[rule.__name__] = float(errors[:, :until].mean())
+        yield Figure(
+            section="clipper", what=f"published {rule.__name__}: error at 10,000", values=(theirs[rule.__name__],)
+        )
+        yield Figure(
+            section="clipper",
+            what=f"published {rule.__name__}: share of the mended at 11,000",
+            values=(float(shares[:, -1].mean()),),
+        )
+    models = tuple(f"m{place}@1" for place in range(len(published_rules.ERRORS)))
+    for name, against in (("hedge", "exp4"), ("leader", "exp3"), ("exp3", "exp3"), ("exp3ix", "exp3")):
+        errors, shares = [], []
+        for trial, losses in enumerate(found.losses):
+            played = play(POLICIES[name](), models, losses, trial)
+            errors.append(float(_voted(found.said[trial], played)[:until].mean()))
+            shares.append(float(played.weights[-200:, -1].mean()))
+        yield Figure(section="clipper", what=f"{name}: error at 10,000", values=tuple(errors), limit=theirs[against])
+        limit = 0.3 if name in ("hedge", "leader") else None
+        yield Figure(
+            section="clipper",
+            what=f"{name}: share of the mended at 11,000",
+            values=tuple(shares),
+            limit=limit,
+            at_least=True,
+        )
+
+
+def _voted(said: np.ndarray[tuple[int, int], np.dtype[np.int64]], played: Played) -> F64:
+    """`[queries]`: 1 where the class with the most weight is not class 0."""
+    votes = np.stack([np.where(said == one, played.weights, 0.0).sum(axis=1) for one in range(10)], axis=1)
+    wrong: F64 = (votes.argmax(axis=1) != 0).astype(float)
+    return wrong

@@ -1,0 +1,177 @@
+"""Online stacking: one weight a model on its log-probabilities, by stochastic gradient descent on the log loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import mul
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streamserve.core.combining import LEAST_PROBABILITY
+from streamserve.core.losses import label_rows
+from streamserve.core.messages import PROBABILITY_ONE
+from streamserve.core.records import Label, OutcomeRecord
+from streamserve.core.selection.base import Distribution
+from streamserve.core.selection.sums import STATE_VERSION, check_rate, check_version
+from streamserve.errors import ContractError
+
+_Rows = list[list[float]]
+_LOG_LEAST = math.log(LEAST_PROBABILITY)
+#: A step's gradient is cut to this in each weight: one surprise moves little.
+_STEEPEST = 3.0
+#: Of all weights together; the largest share then is 10,000.
+_LEAST_TOTAL = 0.01
+#: Models that are always right would otherwise gain weight for ever, a little each time.
+_FURTHEST = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackWeights:
+    """One weight a model, finite; immutable. One below 0 takes away what other models have in common with this one."""
+
+    models: tuple[str, ...]
+    weights: tuple[float, ...]
+    events: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Asks all models; weighs their log-probabilities so that the log loss of the mixture falls.
+
+    The mixture gives class c `softmax(sum_i w_i log p_i(c))` (combine rule `log_probability`), each p_i at least
+    `LEAST_PROBABILITY`. A label y moves each weight by `-rate * (E[log p_i] - log p_i(y))`, the expectation under the
+    mixture, cut to +-3. Members that are missing, or told no probabilities, stay where they
+    are, and the others stand in for them in proportion. A label that is none of the classes teaches nothing, nor does a
+    reward. Raises ConfigError on impossible parameters.
+    """
+
+    when_to_use: ClassVar[str] = "All models may be asked, all give probabilities, and labels come: the most accurate."
+    reads_probabilities: ClassVar[bool] = True
+
+    rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_rate(self.name, "rate", self.rate)
+
+    @property
+    def name(self) -> str:
+        return "stack"
+
+    def initial(self, models: Sequence[str]) -> StackWeights:
+        return StackWeights(models=tuple(models), weights=(1.0 / len(models),) * len(models))
+
+    def distribution(self, state: StackWeights, models: Sequence[str]) -> Distribution:
+        found = state if state.models == tuple(models) else self.load(self.dump(state), models)
+        total = math.fsum(found.weights)
+        # Where the models take each other away altogether there is no mixture to speak of.
+        usable = total > _LEAST_TOTAL
+        shares = [weight / total for weight in found.weights] if usable else [1.0 / len(models)] * len(models)
+        return Distribution(
+            masks=np.array([(1 << len(models)) - 1], np.uint64),
+            probabilities=np.array([PROBABILITY_ONE], np.int64),
+            weights=np.asarray(shares, np.float64),
+        )
+
+    def learn(self, state: StackWeights, outcome: OutcomeRecord) -> StackWeights:
+        told = self._told(state, outcome)
+        if told is None:
+            return state
+        places, given, columns = told
+        weights = list(state.weights)
+        mine = [weights[place] for place in places]
+        here = math.fsum(mine)
+        if len(mine) < len(weights) and here > _LEAST_TOTAL:
+            scale = math.fsum(weights) / here
+            mine = [scale * weight for weight in mine]
+        slopes = [0.0] * len(places)
+        for row, column in enumerate(columns):
+            _add_slopes(slopes, mine, [rows[row] for rows in given], column)
+        for place, slope in zip(places, slopes, strict=True):
+            step = self.rate * min(max(slope / len(columns), -_STEEPEST), _STEEPEST)
+            weights[place] = min(max(weights[place] - step, -_FURTHEST), _FURTHEST)
+        return StackWeights(models=state.models, weights=tuple(weights), events=state.events + 1)
+
+    def dump(self, state: StackWeights) -> Mapping[str, Any]:
+        return {
+            "v": STATE_VERSION,
+            "weights": dict(zip(state.models, state.weights, strict=True)),
+            "events": state.events,
+        }
+
+    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> StackWeights:
+        """A model that `data` lacks enters with the mean weight of the others."""
+        check_version(data)
+        try:
+            known = {str(model): float(weight) for model, weight in data["weights"].items()}
+            events = int(data["events"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ContractError(f"a learnt state cannot be read: {error!r}; written by another version?") from error
+        if not all(abs(weight) <= _FURTHEST for weight in known.values()):
+            raise ContractError(f"a learnt state holds a weight that is not finite, or too large: {known}")
+        kept = [known[model] for model in models if model in known]
+        mean = math.fsum(kept) / len(kept) if kept else 1.0 / len(models)
+        return StackWeights(
+            models=tuple(models), weights=tuple(known.get(model, mean) for model in models), events=events
+        )
+
+    def _told(self, state: StackWeights, outcome: OutcomeRecord) -> tuple[list[int], list[_Rows], list[int]] | None:
+        """Places of the members that told probabilities, these, one list per row each, and the rows' true columns."""
+        decision, losses = outcome.decision, outcome.losses
+        told = decision.probabilities
+        places = [
+            place for place, model in enumerate(state.models) if model in told and 0.0 <= losses.get(model, -1.0) <= 1.0
+        ]
+        if not outcome.has_label or not places:
+            return None
+        given = [told[state.models[place]] for place in places]
+        labels = label_rows(outcome.label, len(given[0]), vectors=False) or ()
+        columns = [_column(label, decision.classes) for label in labels]
+        if not columns or min(columns) < 0:
+            return None
+        sound = all(_is_sound(rows, len(columns), len(decision.classes)) for rows in given)
+        return (places, given, columns) if sound else None
+
+
+def _add_slopes(slopes: list[float], weights: list[float], given: _Rows, column: int) -> None:
+    """Add one row's slope of the log loss in each weight; `given`: a list a member. Plain floats: a row is short."""
+    log, least = math.log, LEAST_PROBABILITY
+    logs = [[log(p) if p > least else _LOG_LEAST for p in one] for one in given]
+    scores = [sum(map(mul, weights, scored)) for scored in zip(*logs, strict=True)]
+    highest = max(scores)
+    mixture = [math.exp(score - highest) for score in scores]
+    total = sum(mixture)
+    for place, one in enumerate(logs):
+        slopes[place] += sum(map(mul, mixture, one)) / total - one[column]
+
+
+def _is_sound(rows: _Rows, n: int, width: int) -> bool:
+    """n lists of as many numbers from 0 to 1 as there are classes."""
+    try:
+        # One that is NaN may hide from the least and the largest, not from the sum.
+        return len(rows) == n and all(
+            len(row) == width and min(row) >= 0.0 and max(row) <= 1.0 and sum(row) <= width for row in rows
+        )
+    except (TypeError, ValueError):
+        return False
+
+
+def _column(label: Label, classes: Sequence[str]) -> int:
+    """Where the class of this label stands; -1: it is none of them."""
+    text = str(label)
+    if text in classes:
+        return classes.index(text)
+    if isinstance(label, int | float) and not isinstance(label, bool):
+        for column, name in enumerate(classes):
+            if _is_number(name, label):
+                return column
+    return -1
+
+
+def _is_number(text: str, number: float) -> bool:
+    try:
+        return float(text) == number
+    except ValueError:
+        return False

@@ -1,0 +1,184 @@
+"""Planted faults of delivery: fences, late records, deploys, transactions of clients, what was deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from streamserve.core.epochs import _RouteStates
+from streamserve.core.stages.update import UpdateStage
+from streamserve.core.window import Window
+from streamserve.kafka.fencing import Fences, Transactions
+from streamserve.kafka.once import ExactlyOnce
+from streamserve.kafka.ownership import Ownership
+from streamserve.kafka.takeover import TakeOver
+from streamserve.testing.simulator.clients import SimulatedConnections
+
+
+@contextmanager
+def patched(owner: type, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """The attribute replaced by what `make` makes of it."""
+    before = owner.__dict__[name]
+    setattr(owner, name, make(before))
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+class _AskingOnce:
+    """Asks each kind of request once, and takes whatever answer comes first for the last word."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._asked: set[str] = set()
+
+    async def _ask(self, name: str, request: Any, codes: Any) -> Any:
+        kind = type(request).__name__
+        if kind in self._asked:
+            return None
+        self._asked.add(kind)
+        return await self._transactions._ask(name, request, codes)
+
+
+def _markers_not_awaited() -> AbstractContextManager[None]:
+    """A fence counts as raised once its transaction is ended, its markers not being written yet."""
+
+    def make(original: Any) -> Any:
+        async def abort_empty(self: Transactions, name: str, producer: Any, partitions: Any) -> None:
+            await original(_AskingOnce(self), name, producer, partitions)
+
+        return abort_empty
+
+    return patched(Transactions, "abort_empty", make)
+
+
+def _no_look_behind_the_fence() -> AbstractContextManager[None]:
+    """A new owner does not look for the outcomes and dead letters that its predecessor has written."""
+
+    def make(_original: Any) -> Any:
+        async def look(self: ExactlyOnce, driving: Any, followed: Any) -> None:
+            pass
+
+        return look
+
+    return patched(ExactlyOnce, "look", make)
+
+
+def _looked_up_before_the_fence() -> AbstractContextManager[None]:
+    """A new owner looks for what is answered first, and raises the fence then."""
+
+    def make(original: Any) -> Any:
+        async def look_up(self: TakeOver, numbers: Any) -> Any:
+            once = self._once
+            if once is None:
+                return await original(self, numbers)
+            take, once.fences.take = once.fences.take, _nothing  # type: ignore[method-assign, assignment]
+            try:
+                found = await original(self, numbers)
+            finally:
+                once.fences.take = take  # type: ignore[method-assign]
+            await take(numbers)
+            return found
+
+        return look_up
+
+    return patched(TakeOver, "look_up", make)
+
+
+async def _nothing(_numbers: Any) -> None: ...
+
+
+def _fence_kept_after_a_failure() -> AbstractContextManager[None]:
+    """What was sent behind a fence and failed is taken for written; its partition is not taken anew."""
+    return patched(Fences, "_lost", lambda _original: lambda self, fence, *, shut_out: None)
+
+
+def _no_fence() -> AbstractContextManager[None]:
+    """With `exactly_once` a process raises the fences that it has to, but writes past them."""
+
+    def make(original: Any) -> Any:
+        def send(self: Fences, number: int, at: Any, records: Any) -> Any:
+            fence = self._fences.get(number)
+            return original(self, number, at, records) if fence is None else self._send(at, records, None)  # type: ignore[arg-type]
+
+        return send
+
+    return patched(Fences, "send", make)
+
+
+def _late_states_take_over() -> AbstractContextManager[None]:
+    """Of several learnt states the one that stands last counts, whatever it holds."""
+
+    def note(original: Any) -> Any:
+        def by_place(self: UpdateStage, states: Any) -> None:
+            for record in states:
+                held = self._newest.get((record.partition, record.route, record.context))
+                if held is None or record.epoch > held.epoch:
+                    self._newest.pop((record.partition, record.route, record.context), None)
+                    original(self, (record,))
+
+        return by_place
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(patched(_RouteStates, "_drop_late", lambda _original: lambda self: None))
+            stack.enter_context(patched(UpdateStage, "_note", note))
+            yield
+
+    return both()
+
+
+def _unknown_versions_forgotten() -> AbstractContextManager[None]:
+    """Where an answer of a model stands that is not known here is not told to the next owner."""
+
+    def make(original: Any) -> Any:
+        def apply(self: Window, answers: Any, rows: Any) -> Any:
+            route = self._route_index.get(answers.route)
+            if route is None or answers.model not in self.routes[route].models:
+                answers = replace(answers, log_offset=None)
+            return original(self, answers, rows)
+
+        return apply
+
+    return patched(Window, "apply", make)
+
+
+def _undecided_requests_read() -> AbstractContextManager[None]:
+    """Requests are read before the transaction that wrote them is committed, and though it is aborted."""
+
+    def make(original: Any) -> Any:
+        def group(self: SimulatedConnections, **wanted: Any) -> Any:
+            return original(self, **(wanted | {"committed_only": False}))
+
+        return group
+
+    return patched(SimulatedConnections, "group", make)
+
+
+def _lease_outlives_a_loss() -> AbstractContextManager[None]:
+    """A partition of which it is not known what was written is served on as before."""
+
+    def make(_original: Any) -> Any:
+        def lost(self: Ownership, number: int, shut_out: bool) -> None:
+            pass
+
+        return lost
+
+    return patched(Ownership, "lost", make)
+
+
+PLANTED = (
+    _markers_not_awaited,
+    _no_look_behind_the_fence,
+    _looked_up_before_the_fence,
+    _fence_kept_after_a_failure,
+    _no_fence,
+    _late_states_take_over,
+    _unknown_versions_forgotten,
+    _undecided_requests_read,
+    _lease_outlives_a_loss,
+)
