@@ -26,6 +26,7 @@ $(VENV)/.bench: $(VENV)/.base
 setup: $(VENV)/.base  ## install, fetch Kafka's jars and the data sets, train the example models
 	$(BIN)/streamserve broker prepare
 	$(BIN)/python -m streamserve.datasets
+	$(BIN)/python -m streamserve.plan.kernels
 	$(BIN)/python -m workers.train
 	$(BIN)/python -c 'from streamserve.plan import kernels; kernels.warm()'
 

@@ -52,6 +52,10 @@ def density(scale: float, folder: Path) -> Iterator[Row]:
     note = f"theirs extrapolated from {theirs['count']}"
     yield _row("loading all", plans, ours["seconds"], theirs["seconds"] / theirs["count"] * plans, "s", note)
     yield {"model": "loading one, slowest", "plans": plans, "ours": 1e3 * ours["slowest_s"], "unit": "ms"}
+    first, hot = 1e6 * ours["first_s"], 1e6 * ours["hot_p99_s"]
+    note = "ratio: first over the 99th percentile of the following"
+    yield {"model": "first request, median", "plans": plans, "ours": first, "theirs": hot, "ratio": first / hot,
+           "unit": "us", "note": note}  # fmt: skip
     yield {"model": "loading one, median", "plans": plans, "ours": 1e3 * ours["median_s"], "unit": "ms"}
 
 

@@ -66,7 +66,7 @@ def belongings(environ: Mapping[str, str] | None = None) -> list[Path]:
     wanted = os.environ if environ is None else environ
     cache = cache_folder(wanted)
     states = _folder("STREAMSERVE_STATE", "XDG_STATE_HOME", ".local/state", wanted)
-    made = [path for pattern in ("datasets", "models", "kafka-*") for path in cache.glob(pattern)]
+    made = [path for pattern in ("datasets", "models", "plans", "numba", "kafka-*") for path in cache.glob(pattern)]
     made += [path for path in states.glob("*") if any((path / name).is_dir() for name in ("broker", "logs", "window"))]
     return sorted(made)
 

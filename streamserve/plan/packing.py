@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,12 +93,15 @@ def pack(
     _keep(manifest, objects, store)
     part = path.with_name(f".{path.name}.part")
     try:
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr(zipfile.ZipInfo(_MANIFEST), json.dumps(manifest, indent=1, sort_keys=True))
-            for digest, constant in [] if thin else sorted(objects.items()):
-                buffer = io.BytesIO()
-                np.save(buffer, constant.array, allow_pickle=False)
-                archive.writestr(zipfile.ZipInfo(_member(digest)), buffer.getbuffer())
+        with part.open("wb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+                archive.writestr(zipfile.ZipInfo(_MANIFEST), json.dumps(manifest, indent=1, sort_keys=True))
+                for digest, constant in [] if thin else sorted(objects.items()):
+                    buffer = io.BytesIO()
+                    np.save(buffer, constant.array, allow_pickle=False)
+                    archive.writestr(zipfile.ZipInfo(_member(digest)), buffer.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
     except OSError as trouble:
         part.unlink(missing_ok=True)

@@ -43,7 +43,7 @@ def _fused_score(node: Node) -> Run:
     stage, heads = stage_of(node), node.array("weights").shape[1]
 
     def run(texts: Any, so_far: Any = None) -> Any:
-        scores = np.zeros((len(texts), heads)) if so_far is None else so_far  # nobody else reads what is so far
+        scores = np.zeros((len(texts), heads)) if so_far is None else so_far  # nobody else reads it: `_on_a_copy`
         stage.add_scores(texts, scores)
         return scores
 
@@ -156,6 +156,7 @@ class Layout:
         self.choice: dict[int, tuple[str, ...]] = {}
         made: dict[tuple[int, str], Run] = {}
         self._runs: list[tuple[Run, ...]] = []
+        shared = _adds_to_what_others_read(graph)
         for i, node in enumerate(graph.nodes):
             variants = {variant.name: variant for variant in variants_of(node)}
             names = tuple((choice or {}).get(i, ())) or (next(iter(variants)),) * len(SIZES)
@@ -163,6 +164,8 @@ class Layout:
             for name in names:
                 if (i, name) not in made:
                     made[i, name] = variants[name].make(node)
+                    if i in shared:
+                        made[i, name] = _on_a_copy(made[i, name])
             self._runs.append(tuple(made[i, name] for name in names))
         self._needed: dict[tuple[str, ...], list[int]] = {}
 
@@ -224,6 +227,22 @@ class Layout:
             values[i] = self._runs[i][size](*inputs)
             spent[i] = time.perf_counter() - started_s
         return spent
+
+
+def _adds_to_what_others_read(graph: Graph) -> set[int]:
+    """Stages that add in place to scores which another stage, or the caller, reads too."""
+    readers, answers = graph.readers(), set(graph.outputs.values())
+    return {
+        i
+        for i, node in enumerate(graph.nodes)
+        if node.op == "score"
+        and len(node.inputs) > 1
+        and (len(readers[node.inputs[1]]) > 1 or node.inputs[1] in answers)
+    }
+
+
+def _on_a_copy(run: Run) -> Run:
+    return lambda texts, so_far: run(texts, np.array(so_far))
 
 
 def _size_of(rows: int) -> int:

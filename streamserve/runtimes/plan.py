@@ -25,23 +25,24 @@ class PlanRuntime:
     """Answers `predict` and, where the model has it, `predict_proba`, in one pass over the plan.
 
     Options: `store` (of a `.plan` file: the folder of its arrays; unset: the machine's own); `probabilities` (true):
-    false asks for labels only; `allow_untested` (false): compile an estimator of a version of scikit-learn that the
-    importers were not tested with; `disable` (none): names of rules to leave out.
+    false asks for labels only. Of an estimator, not of a `.plan`: `allow_untested` (false): compile it although the
+    importers were not tested with its version of scikit-learn; `disable` (none): names of rules to leave out.
     """
 
     def __init__(self, obj: Any, spec: ModelSpec) -> None:
         options = Options(spec)
         wanted = options.boolean("probabilities", default=True)
-        allow_untested = options.boolean("allow_untested", default=False)
-        disabled = [str(name) for name in options.values("disable") or ()]
-        options.finish()
         compiler = require("streamserve.plan.compile", spec)
+        is_plan = isinstance(obj, compiler.Plan)
+        allow_untested = not is_plan and options.boolean("allow_untested", default=False)
+        disabled = [] if is_plan else [str(name) for name in options.values("disable") or ()]
+        options.finish()
         costs = require("streamserve.plan.costs", spec)
         require("streamserve.plan.kernels", spec).warm()
         try:
             plan: Plan = (
                 obj
-                if isinstance(obj, compiler.Plan)
+                if is_plan
                 else costs.chosen(compiler.compile_plan(obj, disabled=disabled, allow_untested=allow_untested))
             )
         except PlanError as refusal:

@@ -73,6 +73,7 @@ def test_explain(place: Path) -> None:
     assert "no rule nothing" in said
 
 
+@pytest.mark.slow
 def test_bench(place: Path, tmp_path: Path) -> None:
     (tmp_path / "rows").write_text('"hello world"\n"the end"\n')
     words = ("--trust-pickle", "--store", place / "s", "--rows", tmp_path / "rows")

@@ -148,6 +148,7 @@ def test_float32_stays_float32(single: bool) -> None:
     agrees(planned(fitted), fitted, rows[:1] if single else rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unknown", ["error", "ignore", "infrequent_if_exist", "warn"])
 @pytest.mark.parametrize("drop", [None, "first", "if_binary"])
 @pytest.mark.parametrize("least", [None, 0.2])
@@ -156,6 +157,7 @@ def test_one_hot_in_every_setting(unknown: str, drop: str | None, least: float |
     agrees(planned(fitted), fitted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0.0, 1.0])
 @pytest.mark.parametrize("model", [LogisticRegression(), RandomForestClassifier(5, random_state=0)])
 def test_text_numbers_and_categories_side_by_side(model: Any, threshold: float) -> None:
@@ -227,3 +229,21 @@ def test_what_was_checked_is_not_checked_again() -> None:
 
 def test_registration_compares() -> None:
     assert compile_plan(scaled("min_max", LogisticRegression(), THREE)).outputs
+
+
+def test_a_text_column_that_holds_no_text_is_refused_alone() -> None:
+    plan = planned(mixed(LogisticRegression()))
+    frame = FRAME.drop(columns="m").astype(object)
+    frame.loc[3, "t"] = None
+    rows = frame.to_numpy(dtype=object)
+    rows[3, 4] = None
+    assert plan.run(rows).refused == {3: "a text is needed, this is NoneType"}
+
+
+def test_one_hot_that_becomes_dense_is_made_dense() -> None:
+    fitted = encoded(handle_unknown="ignore")
+    plan, without = planned(fitted), planned(fitted, disabled=["dense-encode"])
+    assert "dense_one_hot" in {node.op for node in plan.graph.nodes}
+    assert "one_hot" in {node.op for node in without.graph.nodes}
+    agrees(plan, fitted)
+    agrees(without, fitted)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import re
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import config
 from numba.core.registry import CPUDispatcher
 from sklearn.base import clone
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -17,7 +19,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from streamserve.plan import compile_plan, kernels
 from streamserve.plan.compile import laid_out
 from streamserve.plan.importers import import_fitted
-from streamserve.plan.kernels import characters, compilations, dictionary, warm
+from streamserve.plan.kernels import cache_folder, characters, compilations, dictionary, warm
 from streamserve.plan.kernels.scratch import scratch
 from tests.plan.texts import DOCUMENTS, VECTORISERS, fitted
 
@@ -119,3 +121,40 @@ def test_colliding_hashes_change_nothing() -> None:
     model.steps[-1][1].coef_ = np.array([[3.0]])
     rows = [one, other, f"{one} {other}"]
     assert compile_plan(model, rows=rows).decision_function(rows).tolist() == model.decision_function(rows).tolist()
+
+
+def test_memory_does_not_grow_with_requests() -> None:
+    plan = laid_out(import_fitted(fitted(clone(VECTORISERS["union"]))).graph)
+
+    def serve(times: int) -> None:
+        for i in range(times):
+            plan.run([ROWS[i % len(DOCUMENTS)]], plan.outputs)
+
+    serve(500)
+    tracemalloc.start()
+    try:
+        serve(500)
+        before = tracemalloc.get_traced_memory()[0]
+        serve(5_000)
+        assert tracemalloc.get_traced_memory()[0] - before < 16_384
+    finally:
+        tracemalloc.stop()
+
+
+def test_where_no_cache_can_be_written_kernels_are_compiled_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", "")
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("STREAMSERVE_CACHE", str(tmp_path / "cache"))
+    cache_folder.choose()
+    chosen = tmp_path / "cache" / "numba" / f"streamserve-{cache_folder.kernels_digest()}"
+    assert str(chosen) == config.CACHE_DIR
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "users"))
+    cache_folder.choose()
+    assert Path(config.CACHE_DIR).parent == tmp_path / "users"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    cache_folder.choose()
+    assert Path(config.CACHE_DIR).parent == tmp_path

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import FeatureUnion
@@ -18,6 +20,7 @@ from streamserve.plan.compile import laid_out
 from streamserve.plan.graph import Graph
 from streamserve.plan.importers import import_fitted
 from streamserve.plan.operators import evaluate
+from streamserve.plan.physical import Layout
 from streamserve.plan.rules import RULES, rewrite
 from tests.plan.texts import DOCUMENTS, LABELS, VECTORISERS, fitted, union
 
@@ -92,12 +95,24 @@ def test_sentiment_is_two_kernel_calls_and_no_matrix() -> None:
     assert ops(rewrite(imported(alike))[-1].graph)[:4] == ["source", "normalise", "score", "score"]
 
 
-def test_a_vectoriser_that_two_models_read_is_made_once() -> None:
-    """Equal parts are one node; what two read is not fused into either."""
+def test_what_vectorisers_share_keeps_none_of_them_from_the_kernel() -> None:
+    """Equal parts become one node first; each dot product still has its own call."""
     graph = imported(twins())
     final = rewrite(graph)[-1].graph
-    assert ops(final).count("normalise") == 1
+    assert ops(final)[:5] == ["source", "normalise", "score", "score", "score"]
     same_answers(graph, final)
+
+
+def test_counts_that_something_else_reads_come_from_the_kernel_as_whole_numbers() -> None:
+    counts = CountVectorizer()
+    model = fitted(counts, RandomForestClassifier(3, random_state=0))
+    plan = laid_out(import_fitted(model).graph)
+    assert ops(plan.graph)[:3] == ["source", "normalise", "features"]
+    matrix = plan.layout.values(DOCUMENTS, ("predict",))[2]
+    expected = counts.transform(DOCUMENTS)
+    assert matrix.dtype == expected.dtype == np.int64
+    assert (matrix != expected).nnz == 0
+    assert plan.predict(DOCUMENTS).tolist() == model.predict(DOCUMENTS).tolist()
 
 
 def test_entries_without_weight_go_unless_a_norm_counts_them() -> None:
@@ -126,3 +141,17 @@ def test_labels_play_no_part() -> None:
     assert len(arenas) == 3
     assert arenas <= shared
     assert LABELS
+
+
+def test_scores_that_two_heads_go_on_from_are_not_changed_under_either() -> None:
+    """A stage adds in place; what another stage or the caller reads as well, it copies."""
+    graph = rewrite(imported(union()))[-1].graph
+    first, second, third = (i for i, node in enumerate(graph.nodes) if node.op == "score")
+    other = replace(graph.nodes[third], inputs=(graph.nodes[third].inputs[0], first))
+    nodes = (*graph.nodes, other)
+    outputs = {"one": first, "two": second, "three": third, "other": len(nodes) - 1}
+    forked = Graph(nodes=nodes, outputs=outputs, form=graph.form)
+    expected = evaluate(forked, DOCUMENTS)
+    found = Layout(forked).run(DOCUMENTS, tuple(outputs)).values
+    for name in outputs:
+        assert found[name].tolist() == expected[name].tolist(), name

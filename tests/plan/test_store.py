@@ -178,6 +178,7 @@ def _collect_many(folder: str) -> None:
         Store(folder).collect()
 
 
+@pytest.mark.slow
 def test_writers_and_a_collector_at_once(store: Store) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_write_many, args=(str(store.folder), first)) for first in (1, 2)]

@@ -94,6 +94,7 @@ def test_every_head(head: str) -> None:
         equal(plan, model, [row])
 
 
+@pytest.mark.slow
 def test_a_batch_of_ten_thousand() -> None:
     model = fitted(clone(VECTORISERS["union"]))
     plan = compile_plan(model)
@@ -107,6 +108,7 @@ def several() -> list[tuple[Plan, Any]]:
     return [(laid_out(import_fitted(model).graph), model) for model in models]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["x" * 30_000, "ab " * 10_000, "é" * 9_000, " " * 30_000, "a" * 7, "a" * 8])
 def test_huge_tokens_and_counts_beyond_any_table(several: list[tuple[Plan, Any]], word: str) -> None:
     for plan, model in several:

@@ -108,6 +108,8 @@ def test_a_packed_plan_is_served_from_the_store(model: Any, tmp_path: Path) -> N
     outputs = runtime.predict(ROWS)
     assert outputs.probabilities is not None
     assert outputs.probabilities.tolist() == model.predict_proba(DOCUMENTS).tolist()
+    with pytest.raises(ModelError, match="unknown option disable"):
+        load(spec("x.plan", options={"store": str(tmp_path / "other"), "disable": ["flatten"]}), base_dir=tmp_path)
     (tmp_path / "x.plan").write_bytes(b"nothing")
     with pytest.raises(PlanDamaged, match=r"model m@2: .*x\.plan is truncated or no packed plan"):
         load(spec("x.plan"), base_dir=tmp_path)

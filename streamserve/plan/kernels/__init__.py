@@ -5,8 +5,12 @@ There are as many as there are `@njit` in this folder, however many plans are lo
 
 from __future__ import annotations
 
-# First, so that it counts the others.
-from streamserve.plan.kernels.compilations import compilations
+# First: where numba keeps what it has compiled, and the count of what it compiles.
+from streamserve.plan.kernels import cache_folder as _cache_folder
+
+_cache_folder.choose()
+
+from streamserve.plan.kernels.compilations import compilations  # noqa: E402
 
 __all__ = ["compilations", "warm"]
 

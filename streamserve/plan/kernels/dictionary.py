@@ -14,8 +14,8 @@ import numpy as np
 from numba import njit, types
 
 from streamserve.core.messages import U8, U64, AnyArray
+from streamserve.plan.kernels.lookup import BASE, ID_BITS, PADDING_BYTES, key_of, slot_of
 from streamserve.plan.kernels.memory import load32
-from streamserve.plan.kernels.text import BASE, ID_BITS, PADDING_BYTES, key_of, slot_of
 
 _HEAD_BYTES = 4
 #: A table with no entry: one empty slot, so that a search ends at once.

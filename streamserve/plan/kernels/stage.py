@@ -36,6 +36,7 @@ class TextStage:
         self._by_regex = word and self._pattern not in KNOWN_PATTERNS
         self._sublinear: bool = node.param("sublinear")
         self._scale = float(node.param("scale"))
+        self._dtype = np.dtype(node.param("dtype"))
         self._arena, self._slots = node.array("arena"), node.array("slots")
         self._stop_arena, self._stop_slots = EMPTY_ARENA, EMPTY_SLOTS
         longest = longest_of(self._arena)
@@ -110,5 +111,5 @@ class TextStage:
         options[kernel.EMIT] = 1
         filled = self._call(packed, options, np.zeros((rows, 1)), (found, values, ends[1:]))
         index = np.int32 if filled <= np.iinfo(np.int32).max else np.int64
-        parts = (values[:filled].copy(), found[:filled].astype(index), ends.astype(index))
+        parts = (values[:filled].astype(self._dtype), found[:filled].astype(index), ends.astype(index))
         return sparse.csr_matrix(parts, shape=(rows, self.features))

@@ -15,278 +15,14 @@ from __future__ import annotations
 import numpy as np
 from numba import carray, njit, types  # type: ignore[attr-defined]
 
-from streamserve.plan.kernels.memory import load32, load64, pointer, trailing_zeros
+from streamserve.plan.kernels import segments
+from streamserve.plan.kernels.lookup import EXACT_BYTES, HASHED, find, key_of, slot_of
+from streamserve.plan.kernels.memory import load64, pointer, trailing_zeros
 
 WORD, CHAR, CHAR_WB, TOKENS = 0, 1, 2, 3
 NORM_NONE, NORM_L1, NORM_L2, NORM_MAX = 0, 1, 2, 3
-#: Multiplier of the polynomial hash: odd, so that it can be undone modulo 2^64.
-BASE = np.uint64(0x9E3779B97F4A7C15)
-#: Bits of a slot's second word that hold the feature's number; the rest is the arena's offset, plus one.
-ID_BITS = 28
-#: Entries up to this long are their own key, byte for byte; longer ones have a hash, and are compared.
-EXACT_BYTES = 7
 #: N-grams whose slots are loaded at once.
 _BLOCK = 256
-#: After the last byte of an arena and of a buffer, so that eight bytes can be loaded anywhere.
-PADDING_BYTES = 8
-_HASHED = np.uint64(0xFF << 56)
-_IS_WORD, _IS_SPACE = 1, 2
-
-
-@njit(nogil=True)
-def slot_of(key, mask):
-    """Where the search for a key begins. The polynomial's low bits are weak, so all are mixed first."""
-    mixed = key ^ (key >> np.uint64(32))
-    mixed *= np.uint64(0xD6E8FEB86659FD93)
-    return (mixed ^ (mixed >> np.uint64(32))) & mask
-
-
-@njit(nogil=True)
-def key_of(data, left, length, polynomial):
-    """The key of a slice: its bytes and length where it is short, else its hash, marked as one."""
-    if length <= EXACT_BYTES:
-        word = load64(data, left)
-        kept = word & ((np.uint64(1) << np.uint64(8 * length)) - np.uint64(1))
-        return kept | (np.uint64(length) << np.uint64(56))
-    return polynomial | _HASHED
-
-
-@njit(nogil=True)
-def _equals(buffer, left, length, arena, offset):
-    """Whether the arena's entry at `offset` is the slice, of more than `EXACT_BYTES`."""
-    if np.int64(load32(arena, offset)) != length:
-        return False
-    offset += 4
-    whole = length & ~7
-    for i in range(0, whole, 8):
-        if load64(buffer, left + i) != load64(arena, offset + i):
-            return False
-    rest = length & 7
-    if rest == 0:
-        return True
-    mask = (np.uint64(1) << np.uint64(8 * rest)) - np.uint64(1)
-    return (load64(buffer, left + whole) ^ load64(arena, offset + whole)) & mask == 0
-
-
-@njit(nogil=True)
-def _find(buffer, left, length, key, slot, slots, mask, arena):
-    """The number of the entry that equals `buffer[left:left + length]`, or -1; the search begins at `slot`."""
-    while True:
-        packed = slots[slot, 1]
-        if packed == 0:
-            return np.int64(-1)
-        if slots[slot, 0] == key and (
-            key < _HASHED or _equals(buffer, left, length, arena, np.int64(packed >> np.uint64(ID_BITS)) - 1)
-        ):
-            return np.int64(packed & np.uint64((1 << ID_BITS) - 1))
-        slot = (slot + np.uint64(1)) & mask
-
-
-@njit(nogil=True)
-def _class_at(text, at, classes):
-    """(bytes, class) of the character that begins at a byte of well-formed UTF-8 (surrogates let through)."""
-    first = np.int64(text[at])
-    if first < 0x80:
-        return 1, classes[first]
-    if first < 0xE0:
-        return 2, classes[((first & 0x1F) << 6) | (text[at + 1] & 0x3F)]
-    if first < 0xF0:
-        point = ((first & 0x0F) << 12) | (np.int64(text[at + 1] & 0x3F) << 6) | (text[at + 2] & 0x3F)
-        return 3, classes[point]
-    point = (
-        ((first & 0x07) << 18)
-        | (np.int64(text[at + 1] & 0x3F) << 12)
-        | (np.int64(text[at + 2] & 0x3F) << 6)
-        | (text[at + 3] & 0x3F)
-    )
-    return 4, classes[point]
-
-
-@njit(nogil=True)
-def _words(text, low, high, lower, classes, min_length, buffer, prefix, units, stops, stop_mask, stop_arena, power):
-    """Maximal runs of word characters, at least `min_length` long, stop words left out. -> number of units.
-
-    The buffer holds them with a space between; `units[0]` are their starts and `units[1]` their ends.
-    """
-    at, count, filled = low, 0, 0
-    has_stops = len(stops) > 1
-    while at < high:
-        size, kind = _class_at(text, at, classes)
-        if not kind & _IS_WORD:
-            at += size
-            continue
-        if count:
-            buffer[filled] = 32
-            prefix[filled + 1] = prefix[filled] * BASE + np.uint64(33)
-            filled += 1
-        start, characters = filled, 0
-        while True:
-            for i in range(size):
-                byte = lower[text[at + i]]
-                buffer[filled] = byte
-                prefix[filled + 1] = prefix[filled] * BASE + np.uint64(byte + 1)
-                filled += 1
-            characters += 1
-            at += size
-            if at >= high:
-                break
-            size, kind = _class_at(text, at, classes)
-            if not kind & _IS_WORD:
-                break
-        keep = characters >= min_length
-        if keep and has_stops and filled - start < len(power):
-            key = key_of(buffer, start, filled - start, prefix[filled] - prefix[start] * power[filled - start])
-            keep = _find(buffer, start, filled - start, key, slot_of(key, stop_mask), stops, stop_mask, stop_arena) < 0
-        if keep:
-            units[0, count] = start
-            units[1, count] = filled
-            count += 1
-        else:
-            filled = max(start - 1, 0) if count else 0
-    return count
-
-
-@njit(nogil=True)
-def _put(text, at, size, lower, buffer, prefix, filled):
-    for i in range(size):
-        byte = lower[text[at + i]]
-        buffer[filled + i] = byte
-        prefix[filled + i + 1] = prefix[filled + i] * BASE + np.uint64(byte + 1)
-    return filled + size
-
-
-@njit(nogil=True)
-def _characters(text, low, high, lower, classes, buffer, prefix, units):
-    """Every character; of two or more whitespace characters in a row one space is left. -> number of units."""
-    at, count, filled = low, 0, 0
-    while at < high:
-        size, kind = _class_at(text, at, classes)
-        start = filled
-        ahead = at + size
-        if kind & _IS_SPACE and ahead < high and _class_at(text, ahead, classes)[1] & _IS_SPACE:
-            while ahead < high:
-                size, kind = _class_at(text, ahead, classes)
-                if not kind & _IS_SPACE:
-                    break
-                ahead += size
-            buffer[filled] = 32
-            prefix[filled + 1] = prefix[filled] * BASE + np.uint64(33)
-            filled += 1
-        else:
-            filled = _put(text, at, size, lower, buffer, prefix, filled)
-        at = ahead
-        units[0, count] = start
-        units[1, count] = filled
-        count += 1
-    return count
-
-
-@njit(nogil=True)
-def _padded_words(text, low, high, lower, classes, buffer, prefix, units):
-    """Words between whitespace with a space on either side, neighbours sharing one. -> number of words.
-
-    `units[2]` holds the unit at which each word's leading space is, and the last word's trailing one.
-    """
-    at, count, filled, words = low, 0, 0, 0
-    buffer[0] = 32
-    prefix[1] = prefix[0] * BASE + np.uint64(33)
-    units[0, 0] = 0
-    units[1, 0] = 1
-    units[2, 0] = 0
-    filled, count = 1, 1
-    while at < high:
-        size, kind = _class_at(text, at, classes)
-        if kind & _IS_SPACE:
-            at += size
-            continue
-        while True:
-            start = filled
-            filled = _put(text, at, size, lower, buffer, prefix, filled)
-            units[0, count] = start
-            units[1, count] = filled
-            count += 1
-            at += size
-            if at >= high:
-                break
-            size, kind = _class_at(text, at, classes)
-            if kind & _IS_SPACE:
-                break
-        buffer[filled] = 32
-        prefix[filled + 1] = prefix[filled] * BASE + np.uint64(33)
-        units[0, count] = filled
-        units[1, count] = filled + 1
-        words += 1
-        units[2, words] = count
-        filled += 1
-        count += 1
-    return words
-
-
-@njit(nogil=True)
-def _ascii_padded(text, low, high, lower, classes, buffer, units):
-    """`_padded_words` of an ASCII document, whose every byte is a unit. -> (number of words, bytes)."""
-    filled, words = 1, 0
-    buffer[0] = 32
-    units[2, 0] = 0
-    inside = False
-    for at in range(low, high):
-        byte = text[at]
-        if classes[byte] & _IS_SPACE:
-            if inside:
-                words += 1
-                units[2, words] = filled
-                buffer[filled] = 32
-                filled += 1
-                inside = False
-        else:
-            buffer[filled] = lower[byte]
-            filled += 1
-            inside = True
-    if inside:
-        words += 1
-        units[2, words] = filled
-        buffer[filled] = 32
-        filled += 1
-    return words, filled
-
-
-@njit(nogil=True)
-def _ascii_characters(text, low, high, lower, classes, buffer):
-    """`_characters` of an ASCII document, whose every byte is a unit. -> bytes."""
-    filled = 0
-    at = low
-    while at < high:
-        byte = text[at]
-        at += 1
-        if classes[byte] & _IS_SPACE and at < high and classes[text[at]] & _IS_SPACE:
-            while at < high and classes[text[at]] & _IS_SPACE:
-                at += 1
-            byte = 32
-        buffer[filled] = lower[byte]
-        filled += 1
-    return filled
-
-
-@njit(nogil=True)
-def _hash_all(buffer, filled, prefix):
-    """Prefix hashes of the whole buffer."""
-    running = np.uint64(0)
-    for i in range(filled):
-        running = running * BASE + np.uint64(buffer[i] + 1)
-        prefix[i + 1] = running
-
-
-@njit(nogil=True)
-def _given(text, low, high, buffer, prefix, tokens, first, last, units):
-    """Tokens that were found elsewhere: the document is already the buffer. -> number of units."""
-    for i in range(high - low):
-        byte = text[low + i]
-        buffer[i] = byte
-        prefix[i + 1] = prefix[i] * BASE + np.uint64(byte + 1)
-    for i in range(first, last):
-        units[0, i - first] = tokens[i, 0]
-        units[1, i - first] = tokens[i, 1]
-    return last - first
 
 
 @njit(nogil=True)
@@ -320,7 +56,7 @@ def _ascii_keys(buffer, prefix, power, first, last, n, keys, places, filled):
     else:
         for left in range(first, last - n + 1):
             at = filled + left - first
-            keys[at] = (prefix[left + n] - prefix[left] * power[n]) | _HASHED
+            keys[at] = (prefix[left + n] - prefix[left] * power[n]) | HASHED
             places[at, 0] = left
             places[at, 1] = n
     return filled + max(last - n + 1 - first, 0)
@@ -342,7 +78,7 @@ def _count(buffer, keys, places, filled, slots, mask, arena, counts, bits, summa
             continue
         for i in range(start, end):
             key = keys[i]
-            found = _find(buffer, places[i, 0], places[i, 1], key, slot_of(key, mask), slots, mask, arena)
+            found = find(buffer, places[i, 0], places[i, 1], key, slot_of(key, mask), slots, mask, arena)
             if found >= 0:
                 if counts[found] == 0:
                     bits[found >> 6] |= np.uint64(1) << np.uint64(found & 63)
@@ -439,11 +175,11 @@ def score(options, kept, scale, own, text, offsets, lowered, tokens, token_offse
         ascii = lowered[row] & 2 != 0
         if analyser == CHAR_WB:
             if ascii:
-                words, size = _ascii_padded(text, low, high, table, classes, buffer, units)
+                words, size = segments.ascii_padded(text, low, high, table, classes, buffer, units)
                 if hashes:
-                    _hash_all(buffer, size, prefix)
+                    segments.hash_all(buffer, size, prefix)
             else:
-                words = _padded_words(text, low, high, table, classes, buffer, prefix, units)
+                words = segments.padded_words(text, low, high, table, classes, buffer, prefix, units)
             for word in range(words):
                 first, last = units[2, word], units[2, word + 1] + 1
                 for n in range(min_n, max_n + 1):
@@ -455,19 +191,21 @@ def score(options, kept, scale, own, text, offsets, lowered, tokens, token_offse
                     if n >= last - first:
                         break
         elif analyser == CHAR and ascii:
-            last = _ascii_characters(text, low, high, table, classes, buffer)
+            last = segments.ascii_characters(text, low, high, table, classes, buffer)
             if hashes:
-                _hash_all(buffer, last, prefix)
+                segments.hash_all(buffer, last, prefix)
             for n in range(min_n, min(max_n, last) + 1):
                 grams = _ascii_keys(buffer, prefix, power, 0, last, n, keys, places, grams)
         else:
             if analyser == WORD:
-                last = _words(text, low, high, table, classes, options[MIN_LENGTH], buffer, prefix, units, stops,
-                              stop_mask, stop_arena, power)  # fmt: skip
+                last = segments.words(
+                    text, low, high, table, classes, options[MIN_LENGTH], buffer, prefix, units,
+                    stops, stop_mask, stop_arena, power,
+                )  # fmt: skip
             elif analyser == CHAR:
-                last = _characters(text, low, high, table, classes, buffer, prefix, units)
+                last = segments.characters(text, low, high, table, classes, buffer, prefix, units)
             else:
-                last = _given(
+                last = segments.given(
                     text, low, high, buffer, prefix, tokens, token_offsets[row], token_offsets[row + 1], units
                 )
             for n in range(min_n, min(max_n, last) + 1):

@@ -48,7 +48,11 @@ def one_hot(node: Node, inputs: Sequence[Any]) -> Any:
 @operator("dense_one_hot", shape="dense")
 def dense_one_hot(node: Node, inputs: Sequence[Any]) -> Any:
     """The same as an array."""
-    return one_hot(node, inputs).toarray()
+    chosen = looked_up(node, inputs[0])
+    found = np.zeros((len(chosen), int(node.param("features"))))
+    given = chosen >= 0
+    found[np.nonzero(given)[0], chosen[given]] = 1.0
+    return found
 
 
 def looked_up(node: Node, values: AnyArray) -> I64:

@@ -15,6 +15,7 @@ from scipy import sparse
 from streamserve.core.messages import AnyArray, Flags
 from streamserve.plan.graph import Node
 from streamserve.plan.operators.base import RowsRefused, operator, refuse
+from streamserve.plan.operators.common import documents
 
 _FLOATS = "fd"
 _TINY_ROUNDINGS = 10
@@ -25,7 +26,7 @@ def columns(node: Node, inputs: Sequence[Any]) -> Any:
     """Some columns by their places; as `[n]` texts where `alone`."""
     places = node.array("places")
     if node.param("alone"):
-        return inputs[0][:, int(places[0])].tolist()
+        return documents(inputs[0][:, int(places[0])])
     return inputs[0][:, places]
 
 

@@ -18,18 +18,19 @@ from streamserve.plan.operators.base import RowsRefused, operator
 def source(node: Node, inputs: Sequence[Any]) -> Any:
     """The rows themselves: a list of strings, or an array `[n, columns]`. Raises `RowsRefused` for rows of no text."""
     if node.param("kind") == "text":
-        return _documents(inputs[0])
+        return documents(inputs[0])
     return _table(inputs[0], int(node.param("columns")))
 
 
-def _documents(rows: Any) -> list[str]:
-    documents = rows.tolist() if isinstance(rows, np.ndarray) else list(rows)
-    if not set(map(type, documents)) <= {str}:
-        wrong = np.array([not isinstance(document, str) for document in documents])
+def documents(rows: Any) -> list[str]:
+    """Strings as a list. Raises `RowsRefused` for rows of anything else."""
+    found = rows.tolist() if isinstance(rows, np.ndarray) else list(rows)
+    if not set(map(type, found)) <= {str}:
+        wrong = np.array([not isinstance(document, str) for document in found])
         if wrong.any():
-            kind = type(documents[int(wrong.argmax())]).__name__
+            kind = type(found[int(wrong.argmax())]).__name__
             raise RowsRefused(wrong, f"a text is needed, this is {kind}")
-    return documents
+    return found
 
 
 def _table(rows: Any, columns: int) -> AnyArray:

@@ -20,6 +20,7 @@ RULES = (
     fuse.FEATURES,
     dense.CHECKS,
     dense.CHAIN,
+    dense.ENCODE,
 )
 #: Passes over all rules; every rule makes the graph simpler, so this many are never needed.
 _MOST_PASSES = 100

@@ -56,5 +56,18 @@ def _skip_checks(graph: Graph) -> Graph:
     return graph
 
 
+def _dense_encode(graph: Graph) -> Graph:
+    """A one-hot matrix that becomes dense at once is made dense."""
+    readers, answers = graph.readers(), set(graph.outputs.values())
+    changed: dict[int, tuple[Node, ...]] = {}
+    for i, node in enumerate(graph.nodes):
+        reads = [graph.nodes[reader] for reader in readers[i]]
+        dense = reads and all(one.op == "concat" and one.param("keeps") == "dense" for one in reads)
+        if node.op == "one_hot" and dense and i not in answers:
+            changed[i] = (replace(node, op="dense_one_hot"),)
+    return rebuilt(graph, changed) if changed else graph
+
+
+ENCODE = Rule(name="dense-encode", words="one-hot matrices that become dense are made dense", apply=_dense_encode)
 CHAIN = Rule(name="fuse-chain", words="checks and arithmetic on columns become one pass", apply=_fuse_chain)
 CHECKS = Rule(name="skip-checks", words="what was checked is not checked again", apply=_skip_checks)

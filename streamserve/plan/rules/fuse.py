@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamserve.plan.graph import Graph, Node, rebuilt
@@ -20,11 +20,13 @@ class _Chain:
     texts: int = -1
     params: dict[str, Any] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
-    members: int = 0
 
 
-def _chain_from(graph: Graph, last: int, readers: list[list[int]], answers: set[int]) -> _Chain | None:
-    """The chain whose last operator is a node; None where it is none, or somebody else reads a part of it."""
+def _chain_from(graph: Graph, last: int) -> _Chain | None:
+    """The chain whose last operator is a node; None where it is none.
+
+    Others may read a part of it: the kernel does that part again, in less time than it would take to hand it over.
+    """
     chain = _Chain(params={"binary": False, "sublinear": False, "norm": None, "scale": 1.0})
     at, place = last, 0
     while True:
@@ -32,7 +34,7 @@ def _chain_from(graph: Graph, last: int, readers: list[list[int]], answers: set[
         if node.op == "normalise":
             chain.texts = at
             return chain if place == len(_ORDER) else None
-        if node.op not in _ORDER[place:] or (at != last and (len(readers[at]) != 1 or at in answers)):
+        if node.op not in _ORDER[place:]:
             return None
         place = _ORDER.index(node.op) + 1
         _take(chain, node)
@@ -40,7 +42,6 @@ def _chain_from(graph: Graph, last: int, readers: list[list[int]], answers: set[
 
 
 def _take(chain: _Chain, node: Node) -> None:
-    chain.members += 1
     if node.op == "factor":
         chain.params["scale"] = float(node.param("by"))
     elif node.op in {"binary", "sublinear"}:
@@ -59,19 +60,11 @@ def _take(chain: _Chain, node: Node) -> None:
 
 def _fuse_score(graph: Graph) -> Graph:
     """A text chain that a dot product reads becomes one `score`, which makes no matrix."""
-    readers, answers = graph.readers(), set(graph.outputs.values())
     chains: dict[int, tuple[Node, ...]] = {}
     for i, node in enumerate(graph.nodes):
-        last = node.inputs[0] if node.op == "dot" else -1
-        if last < 0 or len(readers[last]) != 1 or last in answers:
+        if node.op != "dot":
             continue
-        found = graph.nodes[last]
-        if found.op == "features":  # fused already, before its reader was split off
-            constants = {**found.constants, "weights": node.constants["weights"]}
-            inputs = (*found.inputs, *node.inputs[1:])
-            chains[i] = (replace(found, op="score", inputs=inputs, constants=constants, origin=node.origin),)
-            continue
-        chain = _chain_from(graph, last, readers, answers)
+        chain = _chain_from(graph, node.inputs[0])
         if chain is not None:
             inputs = (chain.texts, *node.inputs[1:])
             chains[i] = (_fused("score", chain, inputs, {"weights": node.constants["weights"]}, node.origin),)
@@ -83,18 +76,21 @@ def _fuse_features(graph: Graph) -> Graph:
     readers, answers = graph.readers(), set(graph.outputs.values())
     chains: dict[int, tuple[Node, ...]] = {}
     for i, node in enumerate(graph.nodes):
-        ends = node.op in _ORDER[:-1] and not (len(readers[i]) == 1 and graph.nodes[readers[i][0]].op in _ORDER)
-        chain = _chain_from(graph, i, readers, answers) if ends else None
-        floats = chain is not None and (
-            chain.params["norm"] is not None or chain.params["sublinear"] or "idf" in chain.constants
-        )
-        if chain is not None and (floats or chain.params["dtype"] == "float64"):
+        if node.op not in _ORDER[:-1]:
+            continue
+        goes_on = readers[i] and all(graph.nodes[reader].op in _ORDER for reader in readers[i]) and i not in answers
+        chain = None if goes_on else _chain_from(graph, i)
+        if chain is not None:
             chains[i] = (_fused("features", chain, (chain.texts,), {}, node.origin),)
     return rebuilt(graph, chains) if chains else graph
 
 
 def _fused(op: str, chain: _Chain, inputs: tuple[int, ...], more: Mapping[str, Any], origin: str) -> Node:
-    params = {name: value for name, value in chain.params.items() if name != "dtype"}
+    weighted = chain.params["norm"] is not None or chain.params["sublinear"] or "idf" in chain.constants
+    kept = (
+        op == "features" and not weighted and chain.params["scale"] == 1.0
+    )  # whole numbers stay what they are until they are weighted
+    params = {**chain.params, "dtype": chain.params["dtype"] if kept else "float64"}
     return Node(op=op, inputs=inputs, params=params, constants={**chain.constants, **more}, origin=origin)
 
 
