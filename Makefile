@@ -28,7 +28,6 @@ setup: $(VENV)/.base  ## install, fetch Kafka's jars and the data sets, train th
 	$(BIN)/python -m streamserve.datasets
 	$(BIN)/python -m streamserve.plan.kernels
 	$(BIN)/python -m workers.train
-	$(BIN)/python -c 'from streamserve.plan import kernels; kernels.warm()'
 
 demo: setup  ## real images through a real Kafka: models break, the system learns around it (DEMO_SECONDS=90)
 	$(BIN)/python -m examples.demo --seconds $${DEMO_SECONDS:-90}
