@@ -35,7 +35,7 @@ def test_a_failure_is_told_as_a_story_and_can_be_played_again(tmp_path: Path) ->
     assert code == 1
     assert "broken: answers are their models own" in output
     assert "clients write" in output
-    assert "again: streamserve simulate --from 1 --seeds 1 --fault versions-mixed-up" in output
+    assert "again: streamserve simulate --from 0 --seeds 1 --fault versions-mixed-up" in output
     assert simulate("--plan", saved, *fault)[0] == 1
     assert simulate("--plan", saved)[0] == 0
 
