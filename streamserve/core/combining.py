@@ -187,12 +187,12 @@ def _log_probability(shares: F64, members: Sequence[MemberRows]) -> Combined | N
     width = len(classes)
     labelled = [k for k, member in enumerate(members) if member.probabilities is None]
     total = np.zeros((len(shares), width + len(labelled)))
-    named = np.zeros(total.shape, np.bool_)  # a label that is a class leaves its own column to nobody
-    named[:, :width] = True
+    named = np.zeros(total.shape, np.bool_)  # by a member that is there: what only an absent one knows cannot win
     for k, member in enumerate(members):
         said = np.zeros_like(total)
         if member.probabilities is not None:
             said[:, :width] = in_columns(member, classes)
+            named[:, :width] |= member.present[:, None] & _knows(member, classes)
         else:
             place = labelled.index(k)
             rows, column = np.arange(len(said)), _columns_of(members, labelled[: place + 1], classes)
@@ -200,8 +200,9 @@ def _log_probability(shares: F64, members: Sequence[MemberRows]) -> Combined | N
             named[rows, column] |= member.present
         logs = np.log(np.maximum(said, LEAST_PROBABILITY))
         total += np.where(member.present[:, None], logs, 0.0) * shares[:, k : k + 1]
-    total = np.where(named, total / shares.sum(axis=1, keepdims=True), -np.inf)
-    winner = total.argmax(axis=1)
+    total /= shares.sum(axis=1, keepdims=True)
+    total[:, width:][~named[:, width:]] = -np.inf  # a label that is a class leaves its own column to nobody
+    winner = np.where(named, total, -np.inf).argmax(axis=1)
     labels = _class_or_label(members, labelled, classes, winner)
     best = total[np.arange(len(total)), winner]
     second = np.partition(total, -2, axis=1)[:, -2] if total.shape[1] > 1 else best - np.inf
@@ -249,6 +250,14 @@ def in_columns(member: MemberRows, classes: AnyArray) -> F64:
         moves[k, column[name]] = 1.0
     moved: F64 = member.probabilities @ moves
     return moved
+
+
+def _knows(member: MemberRows, classes: AnyArray) -> Flags:
+    """`[len(classes)]`: which of all classes this member has probabilities for."""
+    mine = _classes_of(member)
+    assert mine is not None
+    names = set(mine.tolist())
+    return np.fromiter((name in names for name in classes.tolist()), np.bool_, len(classes))
 
 
 def _columns_of(members: Sequence[MemberRows], labelled: Sequence[int], classes: AnyArray) -> I64:

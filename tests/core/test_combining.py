@@ -236,6 +236,16 @@ def test_what_is_decided_early_stays_so_whatever_the_rest_say(rule: str) -> None
     check()
 
 
+def test_what_only_an_absent_member_knows_cannot_win() -> None:
+    """Thousands of classes, say: all that the one that is there gives may be below the least that counts."""
+    there, away = np.array([True]), np.array([False])
+    nothing = {"labels": np.array(["cat"], object), "probabilities": np.array([[0.0]])}
+    one = MemberRows(present=away, classes=np.array(["cat"], object), **nothing)
+    two = MemberRows(present=there, classes=np.array(["dog"], object), **nothing)
+    for members in ([one, two], [two, one]):
+        assert combine("log_probability", np.zeros((1, 2)), members).labels.tolist() == ["dog"]
+
+
 def test_members_that_know_other_classes_are_aligned_by_name() -> None:
     one = MemberRows(
         present=np.array([True]),
