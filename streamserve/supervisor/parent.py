@@ -76,6 +76,13 @@ class _Watch:
         with suppress(OSError):  # the supervisor has ended: this watch ends this process
             self.line.sendall(words)
 
+    def joins(self) -> bool:
+        return self.may_join
+
+    def waits_no_more(self) -> bool:
+        """For its twin: that is ready, or gone."""
+        return self.twin != TWIN
+
     async def until(self, holds: Callable[[], bool]) -> None:
         loop, heard = asyncio.get_running_loop(), asyncio.Event()
 
@@ -141,7 +148,7 @@ async def wait_to_join() -> None:
     """Say that this process has only to join its group, and wait until it may."""
     for watch in _watches:
         watch.say(PREPARED)
-        await watch.until(lambda watch=watch: watch.may_join)  # type: ignore[misc]
+        await watch.until(watch.joins)
 
 
 def has_twin() -> bool:
@@ -157,7 +164,7 @@ async def twin_prepared() -> None:
             watch.say(LEAVES)
             with suppress(TimeoutError):
                 async with asyncio.timeout(TWIN_S):
-                    await watch.until(lambda watch=watch: watch.twin != TWIN)  # type: ignore[misc]
+                    await watch.until(watch.waits_no_more)
 
 
 def gave_up() -> None:

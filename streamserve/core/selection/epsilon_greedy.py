@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.drawing import one_of, with_floor
 from streamserve.core.selection.rewards import (
+    KeepsRewards,
     RewardSums,
     aligned_rewards,
-    dump_rewards,
-    initial_rewards,
     learn_rewards,
-    load_rewards,
     means,
 )
 from streamserve.core.selection.sums import check_half_life, check_share
@@ -25,7 +23,7 @@ _PRIOR = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpsilonGreedy:
+class EpsilonGreedy(KeepsRewards):
     """Asks the model with the best decayed mean reward; with probability epsilon one of all, equally.
 
     Models with the same mean share what the best would get. Raises ConfigError on impossible parameters.
@@ -45,9 +43,6 @@ class EpsilonGreedy:
     def name(self) -> str:
         return "epsilon_greedy"
 
-    def initial(self, models: Sequence[str]) -> RewardSums:
-        return initial_rewards(models)
-
     def distribution(self, state: RewardSums, models: Sequence[str]) -> Distribution:
         found = means(aligned_rewards(state, models), _PRIOR)
         best = [mean == max(found) for mean in found]
@@ -56,9 +51,3 @@ class EpsilonGreedy:
 
     def learn(self, state: RewardSums, outcome: OutcomeRecord) -> RewardSums:
         return learn_rewards(state, outcome, self.half_life_events)
-
-    def dump(self, state: RewardSums) -> Mapping[str, Any]:
-        return dump_rewards(state)
-
-    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> RewardSums:
-        return load_rewards(data, models)

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.drawing import drawn_probability, one_of, with_floor
 from streamserve.core.selection.sums import (
+    KeepsLosses,
     LossSums,
     aligned,
     check_half_life,
     check_rate,
     check_share,
     decay_of,
-    dump_sums,
-    initial_sums,
-    load_sums,
     softmin,
     usable_losses,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exp3:
+class Exp3(KeepsLosses):
     """Asks one model, drawn with probability `(1 - gamma) * softmin(eta * loss) + gamma / models`.
 
     The loss of an answer counts divided by the probability that was logged with the decision (`drawn_probability`).
@@ -48,20 +46,11 @@ class Exp3:
     def name(self) -> str:
         return "exp3"
 
-    def initial(self, models: Sequence[str]) -> LossSums:
-        return initial_sums(models)
-
     def distribution(self, state: LossSums, models: Sequence[str]) -> Distribution:
         return one_of(with_floor(softmin(aligned(state, models).losses, self.eta), self.gamma))
 
     def learn(self, state: LossSums, outcome: OutcomeRecord) -> LossSums:
         return learn_drawn(state, outcome, half_life_events=self.half_life_events, extra=0.0)
-
-    def dump(self, state: LossSums) -> Mapping[str, Any]:
-        return dump_sums(state)
-
-    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> LossSums:
-        return load_sums(data, models)
 
 
 def learn_drawn(state: LossSums, outcome: OutcomeRecord, *, half_life_events: float | None, extra: float) -> LossSums:

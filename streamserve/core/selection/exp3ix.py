@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.drawing import one_of, with_floor
 from streamserve.core.selection.exp3 import learn_drawn
 from streamserve.core.selection.sums import (
+    KeepsLosses,
     LossSums,
     aligned,
     check_half_life,
     check_rate,
     check_share,
-    dump_sums,
-    initial_sums,
-    load_sums,
     softmin,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exp3IX:
+class Exp3IX(KeepsLosses):
     """Asks one model, drawn as by `exp3`; its loss counts divided by the logged probability + `eta / 2`.
 
     That bounds what one unlucky draw of a rare model can do, at the price of a bias towards rare models. Raises
@@ -47,17 +45,8 @@ class Exp3IX:
     def name(self) -> str:
         return "exp3ix"
 
-    def initial(self, models: Sequence[str]) -> LossSums:
-        return initial_sums(models)
-
     def distribution(self, state: LossSums, models: Sequence[str]) -> Distribution:
         return one_of(with_floor(softmin(aligned(state, models).losses, self.eta), self.gamma))
 
     def learn(self, state: LossSums, outcome: OutcomeRecord) -> LossSums:
         return learn_drawn(state, outcome, half_life_events=self.half_life_events, extra=self.eta / 2.0)
-
-    def dump(self, state: LossSums) -> Mapping[str, Any]:
-        return dump_sums(state)
-
-    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> LossSums:
-        return load_sums(data, models)

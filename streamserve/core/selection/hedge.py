@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,15 +13,13 @@ from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.sums import (
+    KeepsLosses,
     LossSums,
     aligned,
     check_half_life,
     check_rate,
     check_share,
     decay_of,
-    dump_sums,
-    initial_sums,
-    load_sums,
     softmin,
     usable_losses,
     within_reach,
@@ -29,7 +27,7 @@ from streamserve.core.selection.sums import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hedge:
+class Hedge(KeepsLosses):
     """Asks all models; weighs each by `exp(-eta * its decayed loss)`.
 
     A model that did not answer (late, failed) is charged the weighted mean loss of those that did, so its weight
@@ -55,9 +53,6 @@ class Hedge:
     def name(self) -> str:
         return "hedge"
 
-    def initial(self, models: Sequence[str]) -> LossSums:
-        return initial_sums(models)
-
     def distribution(self, state: LossSums, models: Sequence[str]) -> Distribution:
         return Distribution(
             masks=np.array([(1 << len(models)) - 1], np.uint64),
@@ -76,12 +71,6 @@ class Hedge:
         )
         sums = within_reach(sums, self.eta, self.least)
         return LossSums(models=state.models, losses=sums, events=state.events + 1)
-
-    def dump(self, state: LossSums) -> Mapping[str, Any]:
-        return dump_sums(state)
-
-    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> LossSums:
-        return load_sums(data, models)
 
     def _mean(self, state: LossSums, losses: Mapping[str, float]) -> float:
         """Weighted mean loss of the models in `losses`, weights renormalised over them."""

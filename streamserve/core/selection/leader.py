@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,19 +12,17 @@ from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.rewards import (
+    KeepsRewards,
     RewardSums,
     aligned_rewards,
-    dump_rewards,
-    initial_rewards,
     learn_rewards,
-    load_rewards,
     means,
 )
 from streamserve.core.selection.sums import check_half_life, check_prior, check_share, fixed_point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leader:
+class Leader(KeepsRewards):
     """Asks the leader alone; with probability `shadow` it asks all models, and the leader's answer still serves.
 
     The leader is the model with the best decayed mean reward, drawn towards the common mean where it has few answers.
@@ -51,9 +49,6 @@ class Leader:
     def name(self) -> str:
         return "leader"
 
-    def initial(self, models: Sequence[str]) -> RewardSums:
-        return initial_rewards(models)
-
     def distribution(self, state: RewardSums, models: Sequence[str]) -> Distribution:
         found = means(aligned_rewards(state, models), self.prior)
         leader = found.index(max(found))
@@ -69,9 +64,3 @@ class Leader:
 
     def learn(self, state: RewardSums, outcome: OutcomeRecord) -> RewardSums:
         return learn_rewards(state, outcome, self.half_life_events)
-
-    def dump(self, state: RewardSums) -> Mapping[str, Any]:
-        return dump_rewards(state)
-
-    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> RewardSums:
-        return load_rewards(data, models)

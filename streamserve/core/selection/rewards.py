@@ -107,3 +107,18 @@ def load_rewards(data: Mapping[str, Any], models: Sequence[str]) -> RewardSums:
 def aligned_rewards(state: RewardSums, models: Sequence[str]) -> RewardSums:
     """The same sums in the order of `models`."""
     return state if state.models == tuple(models) else load_rewards(dump_rewards(state), models)
+
+
+class KeepsRewards:
+    """What every policy does alike whose state is `RewardSums`: part of the protocol `Policy`."""
+
+    __slots__ = ()
+
+    def initial(self, models: Sequence[str]) -> RewardSums:
+        return initial_rewards(models)
+
+    def dump(self, state: RewardSums) -> Mapping[str, Any]:
+        return dump_rewards(state)
+
+    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> RewardSums:
+        return load_rewards(data, models)

@@ -62,6 +62,21 @@ def aligned(state: LossSums, models: Sequence[str]) -> LossSums:
     return state if state.models == tuple(models) else load_sums(dump_sums(state), models)
 
 
+class KeepsLosses:
+    """What every policy does alike whose state is `LossSums`: part of the protocol `Policy`."""
+
+    __slots__ = ()
+
+    def initial(self, models: Sequence[str]) -> LossSums:
+        return initial_sums(models)
+
+    def dump(self, state: LossSums) -> Mapping[str, Any]:
+        return dump_sums(state)
+
+    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> LossSums:
+        return load_sums(data, models)
+
+
 def softmin(losses: Sequence[float], eta: float) -> list[float]:
     """`exp(-eta * loss)`, normalised to sum 1."""
     least = min(losses)

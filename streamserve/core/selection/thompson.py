@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.beta import chances_of_being_largest
 from streamserve.core.selection.drawing import one_of, with_floor
 from streamserve.core.selection.rewards import (
+    KeepsRewards,
     RewardSums,
     aligned_rewards,
-    dump_rewards,
-    initial_rewards,
     learn_rewards,
-    load_rewards,
 )
 from streamserve.core.selection.sums import check_half_life, check_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thompson:
+class Thompson(KeepsRewards):
     """Asks each model with the probability that it is the best, given what has been seen.
 
     A model's reward has the posterior `Beta(1 + rewards, 1 + losses)`, its sums decaying. Instead of drawing from the
@@ -45,9 +43,6 @@ class Thompson:
     def name(self) -> str:
         return "thompson"
 
-    def initial(self, models: Sequence[str]) -> RewardSums:
-        return initial_rewards(models)
-
     def distribution(self, state: RewardSums, models: Sequence[str]) -> Distribution:
         found = aligned_rewards(state, models)
         right = [1.0 + reward for reward in found.rewards]
@@ -56,9 +51,3 @@ class Thompson:
 
     def learn(self, state: RewardSums, outcome: OutcomeRecord) -> RewardSums:
         return learn_rewards(state, outcome, self.half_life_events)
-
-    def dump(self, state: RewardSums) -> Mapping[str, Any]:
-        return dump_rewards(state)
-
-    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> RewardSums:
-        return load_rewards(data, models)

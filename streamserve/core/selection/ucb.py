@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.drawing import one_of
 from streamserve.core.selection.rewards import (
     UNTRIED,
+    KeepsRewards,
     RewardSums,
     aligned_rewards,
-    dump_rewards,
-    initial_rewards,
     learn_rewards,
-    load_rewards,
 )
 from streamserve.core.selection.sums import check_half_life, check_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UCB:
+class UCB(KeepsRewards):
     """Asks the model with the highest `mean + sqrt(width * ln(answers of all) / answers)`; counts and means decay.
 
     Models that tie, as those never tried, share the requests equally. Between two published states every request goes
@@ -47,9 +45,6 @@ class UCB:
     def name(self) -> str:
         return "ucb"
 
-    def initial(self, models: Sequence[str]) -> RewardSums:
-        return initial_rewards(models)
-
     def distribution(self, state: RewardSums, models: Sequence[str]) -> Distribution:
         found = aligned_rewards(state, models)
         spread = self.width * math.log(max(math.fsum(found.counts), 1.0))
@@ -62,9 +57,3 @@ class UCB:
 
     def learn(self, state: RewardSums, outcome: OutcomeRecord) -> RewardSums:
         return learn_rewards(state, outcome, self.half_life_events)
-
-    def dump(self, state: RewardSums) -> Mapping[str, Any]:
-        return dump_rewards(state)
-
-    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> RewardSums:
-        return load_rewards(data, models)

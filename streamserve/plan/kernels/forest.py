@@ -9,7 +9,7 @@ adds the leaves of a row in the order of the trees.
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit, types  # type: ignore[attr-defined]
+from numba import carray, njit, types  # type: ignore[attr-defined]  # not in its __all__
 
 from streamserve.plan.kernels.memory import pointer
 

@@ -13,7 +13,7 @@ in ascending order, which is the order in which scikit-learn and scipy add.
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit, types  # type: ignore[attr-defined]
+from numba import carray, njit, types  # type: ignore[attr-defined]  # not in its __all__
 
 from streamserve.plan.kernels import segments
 from streamserve.plan.kernels.lookup import EXACT_BYTES, HASHED, find, key_of, slot_of
