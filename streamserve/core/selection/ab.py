@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.drawing import one_of
-from streamserve.core.selection.weights import check_weights, weights_of
+from streamserve.core.selection.weights import LearnsNothing, check_weights, weights_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AB:
+class AB(LearnsNothing):
     """Asks one model, drawn by fixed shares; nothing is learnt.
 
     `shares`: by model id (`name@version`) or by name, in any unit; a model that is not named has none. None: all
@@ -41,12 +40,3 @@ class AB:
         weights = weights_of(self.name, "share", self.shares, models)
         total = sum(weights)
         return one_of([weight / total for weight in weights])
-
-    def learn(self, state: None, outcome: OutcomeRecord) -> None:
-        return None
-
-    def dump(self, state: None) -> Mapping[str, Any]:
-        return {}
-
-    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> None:
-        return None

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from streamserve.core.messages import PROBABILITY_ONE
-from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution
-from streamserve.core.selection.weights import check_weights, weights_of
+from streamserve.core.selection.weights import LearnsNothing, check_weights, weights_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Static:
+class Static(LearnsNothing):
     """Asks every model that has a weight above 0, always, and combines them by these weights.
 
     `weights`: by model id (`name@version`) or by name; a model that is not named has weight 0 and is not asked. None:
@@ -46,12 +45,3 @@ class Static:
             probabilities=np.array([PROBABILITY_ONE], np.int64),
             weights=shares / shares.sum(),
         )
-
-    def learn(self, state: None, outcome: OutcomeRecord) -> None:
-        return None
-
-    def dump(self, state: None) -> Mapping[str, Any]:
-        return {}
-
-    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> None:
-        return None

@@ -4,8 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from streamserve.core.records import OutcomeRecord
 from streamserve.errors import ConfigError
+
+
+class LearnsNothing:
+    """The part of the protocol `Policy` that is alike where there is no state."""
+
+    __slots__ = ()
+
+    def learn(self, state: None, outcome: OutcomeRecord) -> None:
+        return None
+
+    def dump(self, state: None) -> Mapping[str, Any]:
+        return {}
+
+    def load(self, data: Mapping[str, Any], models: Sequence[str]) -> None:
+        return None
 
 
 def check_weights(policy: str, word: str, weights: Mapping[str, float] | None) -> None:
