@@ -223,10 +223,13 @@ class OpenLoop:
         self.sent += 1
 
     def warm(self, seconds: float) -> None:
-        """One request at a time until the peer has answered once, then a slow open loop."""
+        """One request at a time until the peer has answered one well, then a slow open loop.
+
+        Of several processes one may be there first: until the others are it can only say that a request expired.
+        """
         producer = self._producers[1]
         gives_up_at = time.perf_counter() + FIRST_ANSWER_TIMEOUT_S
-        while not self.received.messages:
+        while not any(stats.outcome_is_ok(orjson.loads(value)) for value in self.received.values()):
             if time.perf_counter() > gives_up_at:
                 raise TimeoutError(f"no answer within {FIRST_ANSWER_TIMEOUT_S:.0f} s of the peer's start")
             self._send_next(producer)

@@ -144,6 +144,8 @@ class StageLoop:
         self._closing: frozenset[int] = frozenset()
         self.may_act: Callable[[], bool] = lambda: True
         """False: this process has not heard from its group for too long; nothing is handled until it has."""
+        self.linger: Callable[[], None] = lambda: None
+        """Called after a turn that left nothing over: stands still, very briefly, for what is about to end."""
         self.unacknowledged: Callable[[], int] = lambda: 0
         """Records sent that the broker has not acknowledged."""
         self.turned_at_ms = clock.monotonic_ms()
@@ -237,6 +239,8 @@ class StageLoop:
             await asyncio.sleep(0)  # what the sockets hold comes in before anything is decided
             if self.may_act():
                 self._turn()
+                if not self._inbox:
+                    self.linger()
             else:
                 self._more = True
                 await asyncio.sleep(_HELD_WAIT_S)

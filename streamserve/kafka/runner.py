@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +29,8 @@ WARM_SIZES = (1, 8, 64)
 #: The end of a stack is where the model is.
 _STACK_CHARS = 4_000
 _WORDS_CHARS = 2_000
+#: So long a loop that has nothing else to do stands still for calls that are about to end.
+_LINGER_S = 0.001
 
 
 class _ModelThread:
@@ -67,6 +69,10 @@ class Runner(Protocol):
         """Run one batch; it is answered by one `BatchFinished`, if it ever ends."""
         ...
 
+    def linger(self) -> None:
+        """The loop has nothing else to do just now: stand still briefly for calls that are about to end."""
+        ...
+
     def called_meanwhile(self, gap_ms: float) -> list[str]:
         """Models of this process that had a call under way for most of the last so many milliseconds."""
         ...
@@ -95,6 +101,14 @@ class ModelRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._called: dict[str, tuple[float, float | None]] = {}
         """Of each model: when its newest call began and, once it has, ended."""
+        self._ended: SimpleQueue[tuple[str, BatchFinished]] = SimpleQueue()
+        self._pending: list[tuple[_ModelThread, Callable[[], None]]] = []
+        self._lingers = False
+        """The loop's thread waits for `_ended`: it need not be woken."""
+        self._brief: set[str] = set()
+        """Models of this process whose last call was over within the time to linger."""
+        self._under_way: set[str] = set()
+        """Models that are called just now: a stage gives each one call at a time."""
         self.running = 0
         """Calls begun and not yet reported."""
 
@@ -124,9 +138,45 @@ class ModelRunner:
         runtime = self._runtimes.get(model)
         self.running += 1
         if runtime is None:
-            loop.call_soon(self._report, BatchFinished(batch=batch, outputs=None, error=f"{model} is not hosted here"))
+            missing = BatchFinished(batch=batch, outputs=None, error=f"{model} is not hosted here")
+            loop.call_soon(self._report, model, missing)
             return
-        self._threads[model].submit(partial(self._call, loop, batch, model, inputs))
+        self._under_way.add(model)
+        if not self._pending:
+            loop.call_soon(self._dispatch)
+        self._pending.append((self._threads[model], partial(self._call, loop, batch, model, inputs)))
+
+    def _dispatch(self) -> None:
+        """Wake the models' threads: when the loop has done its turn, since they need the interpreter that it holds."""
+        pending, self._pending = self._pending, []
+        for thread, call in pending:
+            thread.submit(call)
+
+    @property
+    def awaits_brief_calls(self) -> bool:
+        """A model is called whose calls of late were over within the time to linger."""
+        return not self._under_way.isdisjoint(self._brief)
+
+    def linger(self) -> None:
+        """Stand still, for at most a millisecond, until the calls that are as brief as that have ended.
+
+        A loop that waits for sockets instead is woken by them while a call goes on: the two then take the interpreter
+        from each other, and what takes 0.3 ms alone ends after several.
+        """
+        self._dispatch()
+        until = time.monotonic() + _LINGER_S
+        self._lingers = True
+        while self.awaits_brief_calls and (left_s := until - time.monotonic()) > 0:
+            with contextlib.suppress(Empty):
+                self._report(*self._ended.get(timeout=left_s))
+        self._lingers = False
+        self._collect()
+        self._brief -= self._under_way  # one that hangs would cost every turn a millisecond
+
+    def _collect(self) -> None:
+        with contextlib.suppress(Empty):
+            while True:
+                self._report(*self._ended.get_nowait())
 
     async def _on_thread(self, model: str, work: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -157,13 +207,22 @@ class ModelRunner:
         else:
             done = BatchFinished(batch=batch, outputs=outputs, duration_ms=(time.monotonic() - started) * 1000)
         self._called[model] = (started, time.monotonic())
+        # In this order: who stops lingering looks once more into what has ended.
+        self._ended.put((model, done))
+        if self._lingers:
+            return
         try:
-            loop.call_soon_threadsafe(self._report, done)
+            loop.call_soon_threadsafe(self._collect)
         except RuntimeError:  # the loop is closed: the process is ending and nobody waits for this
             _log.debug("batch %d ended after the loop", batch)
 
-    def _report(self, done: BatchFinished) -> None:
+    def _report(self, model: str, done: BatchFinished) -> None:
         self.running -= 1
+        self._under_way.discard(model)
+        if done.duration_ms > _LINGER_S * 1000:
+            self._brief.discard(model)
+        elif not isinstance(self._runtimes.get(model), IsolatedRuntime):  # its process does not need our interpreter
+            self._brief.add(model)
         self._finished(done)
 
     def called_meanwhile(self, gap_ms: float) -> list[str]:

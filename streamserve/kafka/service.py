@@ -147,6 +147,7 @@ class RoleService:
         )
         if self.runner is not None:
             self.ownership.called_meanwhile = self.runner.called_meanwhile
+            self.loop.linger = self.runner.linger
         self.performer = Performer(
             topics=role.topics,
             encoders=role.encoders,

@@ -156,3 +156,59 @@ async def test_whatever_a_model_does_its_thread_lives_on(answer: Callable[[AnyAr
     assert failed.exception
     assert went_well.outputs is not None
     runner.close()
+
+
+async def test_a_brief_call_ends_while_the_loop_stands_still_for_it() -> None:
+    ends = Ends()
+    runner = ModelRunner({"m@1": Model(echo)}, ends.queue.put_nowait)
+    runner.submit(0, "m@1", np.ones((1, 1)))
+    runner.linger()
+    assert (await ends.next()).batch == 0  # not known to be brief: nothing to stand still for
+    for batch in range(1, 1_000):  # a machine that is busy may need more than a millisecond now and then
+        runner.submit(batch, "m@1", np.ones((1, 1)))
+        runner.linger()
+        ended_meanwhile = not ends.queue.empty()  # without the loop's having turned
+        assert (await ends.next()).batch == batch
+        if ended_meanwhile:
+            break
+    else:
+        pytest.fail("not one of 999 calls ended while the loop stood still")
+    runner.close()
+
+
+async def test_a_loop_stands_still_for_a_call_that_hangs_only_once() -> None:
+    go, ends = threading.Event(), Ends()
+
+    def hangs(batch: AnyArray) -> Outputs:
+        go.wait(5)
+        return Outputs(labels=batch)
+
+    answers = iter([echo, hangs])
+
+    def predict(batch: AnyArray) -> Outputs:
+        return next(answers)(batch)
+
+    runner = ModelRunner({"m@1": Model(predict)}, ends.queue.put_nowait)
+    runner.submit(1, "m@1", np.ones((1, 1)))
+    assert (await ends.next()).batch == 1
+    runner.submit(2, "m@1", np.ones((1, 1)))
+    runner.linger()
+    assert not runner.awaits_brief_calls
+    go.set()
+    assert (await ends.next()).batch == 2
+    runner.close()
+
+
+async def test_no_call_that_ends_around_the_lingering_is_forgotten() -> None:
+    """Whatever ends just as the loop stops standing still has either been seen by it, or wakes it."""
+    ends = Ends()
+    models = {f"m{i}@1": Model(echo) for i in range(3)}
+    runner = ModelRunner(models, ends.queue.put_nowait)
+    for first in range(0, 900, 3):
+        for i, model in enumerate(models):
+            runner.submit(first + i, model, np.ones((1, 1)))
+        runner.linger()
+        ended = {(await ends.next()).batch for _ in models}
+        assert ended == {first, first + 1, first + 2}
+    assert not runner.running
+    runner.close()

@@ -119,6 +119,9 @@ class SimulatedRunner:
         self._busy_until[model] = ends
         world.at(ends, self._end, batch, runtime, inputs, mode, ends - world.now)
 
+    def linger(self) -> None:
+        """Virtual time stands still for a loop that does: no call ends meanwhile."""
+
     def _end(self, batch: int, runtime: SimulatedModel, inputs: AnyArray, mode: str, took_ms: float) -> None:
         if self._machine.dead:
             return
