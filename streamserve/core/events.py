@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamserve.core.messages import I64, Answers, Outputs, Requests
-from streamserve.core.records import Feedback, JoinedPredictions, Outcomes, StateRecord
+from streamserve.core.records import Feedback, JoinedPredictions, Outcomes, StateRecord, UnreadableState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,7 @@ class StatesFetched:
     """Learnt states as they stand in the log (epochs topic; snapshots at the start)."""
 
     states: tuple[StateRecord, ...]
+    unreadable: tuple[UnreadableState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

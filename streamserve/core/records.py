@@ -163,3 +163,17 @@ class StateRecord:
     def included(self) -> int:
         """Offset below which the outcomes of its own partition are included: what tells which of two is newer."""
         return self.includes.get(self.partition, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableState:
+    """A record of the epochs topic that should be a learnt state and cannot be read; its key tells whose."""
+
+    route: str
+    context: str
+    partition: int
+    epoch: int
+    """Its offset."""
+    is_whole: bool
+    """It is not damaged, but of a form that this code does not know: another release has written it."""
+    words: str

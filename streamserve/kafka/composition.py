@@ -24,7 +24,7 @@ from streamserve.core.stages.fused import FusedStage
 from streamserve.core.stages.join import JoinOptions, JoinStage
 from streamserve.core.stages.update import UpdateOptions, UpdateStage
 from streamserve.core.stages.worker import WorkerStage
-from streamserve.errors import ContractError, MalformedRecord
+from streamserve.errors import ContractError
 from streamserve.kafka import intake
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.codecs.decisions import decode_decision
@@ -351,10 +351,10 @@ def _follower(
 
 
 def _weights(state: StateRecord, route: Route) -> list[float]:
-    """Raises MalformedRecord where the policy cannot read the state that bears its name."""
+    """Raises ContractError where the policy cannot read the state that bears its name."""
     try:
         learnt = route.policy.load(state.data, route.models)
     except ContractError as error:
-        raise MalformedRecord(f"the state {state.partition}-{state.epoch} of route {route.name}: {error}") from error
+        raise ContractError(f"the state {state.partition}-{state.epoch} of route {route.name}: {error}") from error
     weights: list[float] = route.policy.distribution(learnt, route.models).weights.tolist()
     return weights

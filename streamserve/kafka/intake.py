@@ -1,7 +1,7 @@
 """From chunks to events: what the records of each topic become; and from core messages to records.
 
 A record of ours that is malformed is skipped and goes to `reject`, so that it is counted and kept as a dead letter; one
-of another version raises `ContractError`, so that the role stops.
+of another version raises `ContractError`, so that the role stops, but for learnt states: see `states_of`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from streamserve.core.events import (
     PredictionsFetched,
     RawAnswersFetched,
     RequestsFetched,
+    StatesFetched,
 )
 from streamserve.core.messages import Answers, DeadLetters, Requests
 from streamserve.core.records import (
@@ -31,6 +32,7 @@ from streamserve.core.records import (
     OutcomeRecord,
     Outcomes,
     StateRecord,
+    UnreadableState,
 )
 from streamserve.errors import ContractError, MalformedRecord
 from streamserve.kafka.codecs.answers import decode_answers, encode_answers, peek_answers
@@ -44,6 +46,7 @@ from streamserve.kafka.codecs.learning import (
     encode_epoch,
     encode_outcome,
     encode_snapshot,
+    route_and_context,
     state_key,
 )
 from streamserve.kafka.codecs.predictions import encode_predictions
@@ -176,12 +179,35 @@ def _rejected(chunk: Chunk, bad: list[tuple[int, str, str]], source: str, stage:
     )
 
 
-def states_of(chunk: Chunk, decode: DecodeState, source: str, reject: Reject) -> tuple[StateRecord, ...]:
-    """States of the epochs or the policy topic; what is malformed in them goes to `reject`."""
+def states_of(chunk: Chunk, decode: DecodeState, source: str, reject: Reject) -> StatesFetched:
+    """States of the epochs or the policy topic. What cannot be read is logged, goes to `reject` and is told of: roles
+    keep the last good state. Another version stops nobody here: a learner of that release may be at work already.
+    """
     offsets, append_ms = chunk.offsets.tolist(), chunk.append_ms.tolist()
-    return _readable(
-        chunk, lambda i: decode(chunk.values[i], chunk.at, offsets[i], append_ms[i]), source, "update", reject
-    )
+    states: list[StateRecord] = []
+    unreadable: list[UnreadableState] = []
+    bad: list[tuple[int, str, str]] = []
+    for i, value in enumerate(chunk.values):
+        try:
+            states.append(decode(value, chunk.at, offsets[i], append_ms[i]))
+        except ContractError as error:
+            is_whole = not isinstance(error, MalformedRecord)
+            bad.append((i, "other_version" if is_whole else "malformed", str(error)))
+            route, context = route_and_context(chunk.keys[i])
+            unreadable.append(
+                UnreadableState(
+                    route=route,
+                    context=context,
+                    partition=chunk.at.partition,
+                    epoch=offsets[i],
+                    is_whole=is_whole,
+                    words=str(error),
+                )
+            )
+            _log.error("a learnt state of route %s is left out, the last good one is kept: %s", route, error)
+    if bad:
+        reject(_rejected(chunk, bad, source, "update"))
+    return StatesFetched(states=tuple(states), unreadable=tuple(unreadable))
 
 
 def epoch_of(value: bytes | None, at: At, offset: int, append_ms: int) -> StateRecord:

@@ -29,7 +29,7 @@ _LOOK_BACK = 100
 #: Asked for and not yet reached: a reader that is behind gains nothing by knowing more of them.
 _MOST_ASKED = 100
 
-StateDecoder = Callable[[Chunk], tuple[StateRecord, ...]]
+StateDecoder = Callable[[Chunk], StatesFetched]
 
 
 class StatesFollower:
@@ -72,7 +72,7 @@ class StatesFollower:
         starts, ends = await self._lookups.starts(self._policy), await self._lookups.ends(self._policy)
         covers: dict[int, int] = {}
         snapshots: dict[tuple[int, str, str], StateRecord] = {}
-        async for state in self._until(starts, ends):
+        async for state in self._states(starts, ends):
             key = (state.partition, state.route, state.context)
             before = snapshots.get(key)
             if before is None or (state.included, state.epoch) >= (before.included, before.epoch):
@@ -83,15 +83,19 @@ class StatesFollower:
         first = await self._lookups.starts(self._epochs)
         self._positions = {at: max(first[at], covers.get(at.partition, 0) - _LOOK_BACK) for at in self._epochs}
         ends = await self._lookups.ends(self._epochs)
-        states = [state async for state in self._until(self._positions, ends)]
-        if states:
-            self._post(StatesFetched(states=tuple(states)))
+        async for fetched in self._until(self._positions, ends):
+            self._post(fetched)
         self._positions = {at: max(self._positions[at], ends[at]) for at in self._epochs}
         self._reader.read(self._positions)
         self.loaded = True
 
-    async def _until(self, starts: Mapping[At, int], ends: Mapping[At, int]) -> AsyncIterator[StateRecord]:
-        """States from `starts` to `ends`."""
+    async def _states(self, starts: Mapping[At, int], ends: Mapping[At, int]) -> AsyncIterator[StateRecord]:
+        async for fetched in self._until(starts, ends):
+            for state in fetched.states:
+                yield state
+
+    async def _until(self, starts: Mapping[At, int], ends: Mapping[At, int]) -> AsyncIterator[StatesFetched]:
+        """What is there from `starts` to `ends`."""
         waiting = {at: ends[at] for at in ends if starts[at] < ends[at]}
         if not waiting:
             return
@@ -99,8 +103,7 @@ class StatesFollower:
         while waiting:
             chunks = await self._reader.fetch(max_records=_FETCH_RECORDS, timeout_ms=_LOAD_TIMEOUT_MS)
             for chunk in chunks:
-                for state in self._decode[chunk.at.topic](chunk):
-                    yield state
+                yield self._decode[chunk.at.topic](chunk)
                 if chunk.next_offset >= waiting.get(chunk.at, 0):
                     waiting.pop(chunk.at, None)
             if not chunks:  # compaction may have removed the last records before the end
@@ -113,7 +116,7 @@ class StatesFollower:
                 if chunk.at not in self._positions or chunk.next_offset <= self._positions[chunk.at]:
                     continue
                 self._positions[chunk.at] = chunk.next_offset
-                self._post(StatesFetched(states=self._decode[chunk.at.topic](chunk)))
+                self._post(self._decode[chunk.at.topic](chunk))
                 self._tell()
                 self._moved.set()
 

@@ -115,7 +115,7 @@ def test_malformed_outcomes_and_states_are_rejected() -> None:
     assert event.outcomes.records == ()
     assert rejects.only() == {"source": "outcomes", "offsets": [10], "reasons": ["malformed"]}
     rejects.clear()
-    found = intake.states_of(chunk("epochs", b"[", encode_epoch(state())), state_of, "epochs", rejects)
+    found = intake.states_of(chunk("epochs", b"[", encode_epoch(state())), state_of, "epochs", rejects).states
     assert [record.route for record in found] == ["r"]
     assert rejects.only() == {"source": "epochs", "offsets": [10], "reasons": ["malformed"]}
 
@@ -123,11 +123,30 @@ def test_malformed_outcomes_and_states_are_rejected() -> None:
 def test_another_version_stops_the_role_in_words() -> None:
     with pytest.raises(ContractError, match="its version is 9"):
         intake.outcomes_event(chunk("outcomes", OTHER_VERSION), Rejects())
-    with pytest.raises(ContractError, match="its version is 9"):
-        intake.states_of(chunk("epochs", OTHER_VERSION), state_of, "epochs", Rejects())
     for event_of in (intake.answers_event, intake.raw_answers_event):
         with pytest.raises(ContractError, match="its version is 9"):
             event_of(chunk("answers", msgspec.msgpack.encode({"v": 9})), Rejects())
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "is_whole"),
+    [
+        (None, "malformed", False),
+        (b"", "malformed", False),
+        (encode_epoch(state())[:-9], "malformed", False),
+        (OTHER_VERSION, "other_version", True),
+    ],
+)
+def test_a_state_that_cannot_be_read_is_told_of_and_the_others_are_kept(
+    value: bytes | None, reason: str, is_whole: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    rejects, fetched = Rejects(), chunk("epochs", encode_epoch(state()), value)
+    found = intake.states_of(replace(fetched, keys=[b"r", b"r/de"]), state_of, "epochs", rejects)
+    assert [record.route for record in found.states] == ["r"]
+    (unreadable,) = found.unreadable
+    assert (unreadable.route, unreadable.context, unreadable.epoch, unreadable.is_whole) == ("r", "de", 11, is_whole)
+    assert rejects.only() == {"source": "epochs", "offsets": [11], "reasons": [reason]}
+    assert "the last good one is kept" in caplog.text
 
 
 def test_a_worker_says_what_it_hosts() -> None:

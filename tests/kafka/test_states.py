@@ -17,7 +17,7 @@ from streamserve.testing.log import MemoryLog, MemoryLookups, MemoryReader
 EPOCHS, POLICY = "a.epochs.v1", "a.policy.v1"
 
 
-def decode(chunk: Chunk) -> tuple[StateRecord, ...]:
+def decode(chunk: Chunk) -> StatesFetched:
     states = []
     for offset, value, append_ms in zip(chunk.offsets.tolist(), chunk.values, chunk.append_ms.tolist(), strict=True):
         data = json.loads(value or b"{}")
@@ -34,7 +34,7 @@ def decode(chunk: Chunk) -> tuple[StateRecord, ...]:
                 covers=data.get("covers", 0),
             )
         )
-    return tuple(states)
+    return StatesFetched(states=tuple(states))
 
 
 def put(log: MemoryLog, topic: str, partition: int, **data: object) -> None:

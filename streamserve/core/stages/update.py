@@ -34,10 +34,11 @@ from streamserve.core.events import (
     StatesKnownUntil,
     Tick,
 )
-from streamserve.core.records import OutcomeRecord, StateRecord
+from streamserve.core.records import OutcomeRecord, StateRecord, UnreadableState
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.stages.join_partition import number_in
 from streamserve.core.stages.update_state import Learnt, OwnedOutcomes, Publication
+from streamserve.errors import ContractError
 
 _LONGEST_RETRY_MS = 5_000
 
@@ -61,13 +62,19 @@ class UpdateOptions:
 
 
 class UpdateStage:
-    """Stage of the learner proper. Raises ContractError on a state in the log that cannot be read."""
+    """Stage of the learner proper.
+
+    Where the newest record of a state is damaged, it goes on from the newest good one and learns again what that lacks,
+    as far as it is read again. Raises ContractError where another release has written it: it would write over what it
+    does not know.
+    """
 
     def __init__(self, rules: AppRules, options: UpdateOptions) -> None:
         self._routes = {route.name: route for route in rules.routes}
         self._options = options
         self._learns = any(route.learns for route in rules.routes)
         self._newest: dict[tuple[int, str, str], StateRecord] = {}
+        self._unreadable: dict[tuple[int, str, str], UnreadableState] = {}
         self._owned: dict[int, OwnedOutcomes] = {}
         self._sent: dict[int, Learnt] = {}
         self._token = 0
@@ -88,6 +95,7 @@ class UpdateStage:
                 self._failed(event.token, now_ms)
             case StatesFetched():
                 self._note(event.states)
+                self._note_unreadable(event.unreadable)
             case StatesKnownUntil():
                 self._known_ms = max(self._known_ms, event.known_until_ms)
             case Assigned():
@@ -157,6 +165,13 @@ class UpdateStage:
             if newest is None or _age(record) > _age(newest):
                 self._newest[key] = record
 
+    def _note_unreadable(self, records: tuple[UnreadableState, ...]) -> None:
+        for record in records:
+            key = (record.partition, record.route, record.context)
+            before = self._unreadable.get(key)
+            if before is None or record.epoch > before.epoch:
+                self._unreadable[key] = record
+
     def _revoke(self, partitions: tuple[int, ...]) -> None:
         for number in partitions:
             self._owned.pop(number, None)
@@ -187,6 +202,9 @@ class UpdateStage:
             for record in self._newest.values():
                 if record.partition == owned.number and record.route in self._routes:
                     self._restore(owned, record)
+            for unreadable in self._unreadable.values():
+                if unreadable.partition == owned.number:
+                    self._do_without(owned, unreadable)
             # Only when all are there: what a snapshot covers depends on the others.
             for state in owned.states.values():
                 self._send_snapshot(owned, state, effects)
@@ -209,6 +227,25 @@ class UpdateStage:
             state.floor = record.epoch
             state.publication = Publication(record=record, offsets=[], in_epochs=True)
 
+    def _do_without(self, owned: OwnedOutcomes, unreadable: UnreadableState) -> None:
+        """Go on from the newest state that can be read, if there is none after this one."""
+        route = self._routes.get(unreadable.route)
+        if route is None or not route.learns:
+            return
+        state = owned.states.get((unreadable.route, unreadable.context))
+        readable = None if state is None else state.record
+        if readable is not None and readable.epoch >= unreadable.epoch:
+            return
+        if unreadable.is_whole:
+            raise ContractError(
+                f"{unreadable.words}; another release has written it, and learning on from an older state would write "
+                f"over it. Run the release that wrote it, or give route {unreadable.route} another name to begin anew"
+            )
+        owned.learns_again.add((unreadable.route, unreadable.context))
+        included = 0 if readable is None else readable.included
+        if included < owned.rebuilds_from:
+            self._count("not_read_again", owned.rebuilds_from - included)
+
     # -- learning ------------------------------------------------------------------------------------------------
 
     def _learn(self, owned: OwnedOutcomes, outcome: OutcomeRecord, now_ms: int, effects: list[Effect]) -> None:
@@ -216,7 +253,7 @@ class UpdateStage:
             return
         owned.next_offset = outcome.offset + 1
         first = owned.first_time(outcome)
-        if outcome.offset < owned.position:
+        if outcome.offset < owned.position and (outcome.route, outcome.context) not in owned.learns_again:
             return
         route = self._routes.get(outcome.route)
         status = self._unlearnable(route, outcome, owned) or ("" if first else "duplicate")
@@ -343,8 +380,8 @@ class UpdateStage:
         self._counts = {}
         return effects
 
-    def _count(self, status: str) -> None:
-        self._counts[status] = self._counts.get(status, 0) + 1
+    def _count(self, status: str, n: int = 1) -> None:
+        self._counts[status] = self._counts.get(status, 0) + n
 
 
 def _age(record: StateRecord) -> tuple[int, int, int]:

@@ -114,8 +114,11 @@ class OwnedOutcomes:
     ) -> None:
         self.number = number
         self.position = position
-        self._rebuilds_from = rebuilds_from
+        self.rebuilds_from = min(rebuilds_from, position)
+        """From where outcomes are read again."""
         self.assigned_ms = assigned_ms
+        self.learns_again: set[tuple[str, str]] = set()
+        """States whose newest record is damaged: what their newest good one lacks is learnt from what is read again."""
         self.begun = False
         """All states appended until the assignment are known."""
         self.queued: list[Outcomes] = []
@@ -174,5 +177,5 @@ class OwnedOutcomes:
     def rebuild_from(self) -> int:
         oldest = min((recent[0][1] for recent in self._recent.values() if recent), default=self.next_offset)
         if self.next_offset < self.position:  # not yet rebuilt: the next owner needs the rest
-            return min(self._rebuilds_from, self.position)
+            return self.rebuilds_from
         return max(oldest, 0)

@@ -27,6 +27,12 @@ def state_key(route: str, context: str) -> bytes:
     return (f"{route}/{context}" if context else route).encode("utf-8", "replace")
 
 
+def route_and_context(key: bytes | None) -> tuple[str, str]:
+    """What `state_key` made a key of; a name of a route has no slash."""
+    route, _, context = (key or b"").decode("utf-8", "replace").partition("/")
+    return route, context
+
+
 def encode_outcome(outcome: OutcomeRecord) -> bytes:
     decision = outcome.decision
     return _encode(

@@ -22,9 +22,10 @@ from streamserve.core.events import (
     StatesKnownUntil,
     Tick,
 )
-from streamserve.core.records import OutcomeRecord, StateRecord
+from streamserve.core.records import OutcomeRecord, StateRecord, UnreadableState
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.stages.update import UpdateStage
+from streamserve.errors import ContractError
 from streamserve.testing.laws import StageLaws, check_laws
 from tests.core.stages.learning_case import (
     HOME,
@@ -270,6 +271,48 @@ def test_a_record_that_reached_the_log_late_is_not_what_a_new_owner_goes_on_from
     ready(stage, position=2)
     sent = only(stage.handle(outcomes(outcome(2)), NOW_MS), EmitState).state
     assert (sent.data, sent.previous) == (learnt_from(*map(outcome, range(3))), 4)
+
+
+def unreadable(epoch: int, *, is_whole: bool = False) -> UnreadableState:
+    words = f"the epochs record {HOME}-{epoch} cannot be read"
+    return UnreadableState(route="r", context="", partition=HOME, epoch=epoch, is_whole=is_whole, words=words)
+
+
+def test_what_a_damaged_state_held_is_learnt_again_from_the_last_good_one() -> None:
+    stage = update_of(publish_every_outcomes=1)
+    good = record_of(outcome(0), outcome(1), epoch=4, includes=2, covers=5)
+    stage.handle(StatesFetched(states=(good,), unreadable=(unreadable(7),)), NOW_MS)
+    ready(stage, position=4, metadata='{"v":1,"rebuild_from":0}')
+    effects = stage.handle(outcomes(*map(outcome, range(6))), NOW_MS)
+    assert counts(effects) == {"included": 2, "learnt": 4}
+    effects = publish(stage, effects, 8, NOW_MS)  # what was learnt until the first was sent
+    sent = only(effects, EmitState).state
+    assert (sent.data, sent.previous) == (learnt_from(*map(outcome, range(6))), 8)
+
+
+def test_what_is_not_read_again_is_counted() -> None:
+    stage = update_of()
+    good = record_of(outcome(0), epoch=4, includes=1, covers=5)
+    stage.handle(StatesFetched(states=(good,), unreadable=(unreadable(7),)), NOW_MS)
+    assert counts(ready(stage, position=4, metadata='{"v":1,"rebuild_from":3}')) == {"not_read_again": 2}
+
+
+def test_a_damaged_state_before_a_good_one_changes_nothing() -> None:
+    stage = update_of(publish_every_outcomes=1)
+    good = record_of(outcome(0), outcome(1), epoch=7, includes=2, covers=8)
+    stage.handle(StatesFetched(states=(good,), unreadable=(unreadable(4), unreadable(5, is_whole=True))), NOW_MS)
+    ready(stage, position=2, metadata='{"v":1,"rebuild_from":0}')
+    effects = stage.handle(outcomes(*map(outcome, range(3))), NOW_MS)
+    assert counts(effects) == {"learnt": 1}
+    assert only(effects, EmitState).state.data == learnt_from(*map(outcome, range(3)))
+
+
+def test_nothing_is_written_over_a_state_of_another_release() -> None:
+    stage = update_of()
+    good = record_of(outcome(0), epoch=4, includes=1, covers=5)
+    stage.handle(StatesFetched(states=(good,), unreadable=(unreadable(7, is_whole=True),)), NOW_MS)
+    with pytest.raises(ContractError, match="another release has written it"):
+        ready(stage, position=1)
 
 
 def test_a_new_owner_rebuilds_what_it_must_not_learn_twice() -> None:
