@@ -1,4 +1,4 @@
-"""Runtime `callable`: any Python function (or object with `__call__`) that takes a batch and answers it."""
+"""Runtime `callable`: any Python function, or object with `__call__` or `predict`, that takes a batch."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ class CallableRuntime:
     Read-only, since the same array may go to other models. Has no options of its own.
     """
 
-    def __init__(self, obj: Callable[[AnyArray], object], spec: ModelSpec) -> None:
+    def __init__(self, obj: Any, spec: ModelSpec) -> None:
         Options(spec).finish()
-        _check_signature(obj, spec)
-        self._predict = obj
+        self._predict: Callable[[AnyArray], object] = obj if callable(obj) else obj.predict
+        self._owner = getattr(self._predict, "__self__", None)
         self._spec = spec
+        _check_signature(self._predict, spec)
 
     @classmethod
     def accepts(cls, obj: object) -> bool:
-        """Anything that can be called, but a class: calling that makes an object, not a prediction."""
-        return callable(obj) and not isinstance(obj, type)
+        """What can be called or has a `predict`, but a class: calling that makes an object, not a prediction."""
+        return not isinstance(obj, type) and (callable(obj) or callable(getattr(obj, "predict", None)))
 
     def predict(self, batch: AnyArray) -> Outputs:
         """Answer a batch. Raises what the callable raises, `ModelError` where its answer has no known form."""
@@ -43,20 +44,21 @@ class CallableRuntime:
 
     def sample(self) -> AnyArray | None:
         """The callable's own `sample()`, or its owner's, where there is one; else None."""
-        owner = getattr(self._predict, "__self__", None)
-        sample = getattr(self._predict, "sample", None)
-        if sample is None:
-            sample = getattr(owner, "sample", None)
+        sample = self._own("sample")
         row = sample() if callable(sample) else None
         if isinstance(row, list | tuple):
             return _row(row, self._spec)
         return None if row is None else np.asarray(row)
 
     def close(self) -> None:
-        """Call the callable's own `close`, where it has one."""
-        close = getattr(self._predict, "close", None)
+        """Call the callable's own `close`, or its owner's, where there is one."""
+        close = self._own("close")
         if callable(close):
             close()
+
+    def _own(self, name: str) -> object:
+        found = getattr(self._predict, name, None)
+        return getattr(self._owner, name, None) if found is None else found
 
 
 def _row(row: Sequence[Any], spec: ModelSpec) -> AnyArray:

@@ -111,9 +111,7 @@ def _no_runtime(obj: object, spec: ModelSpec) -> str:
     words = f"no runtime accepts {spec.source}, {_kind(obj)}"
     if isinstance(obj, type):
         return f'{words}; to make an object of it write source = "{spec.source}()"'
-    if callable(getattr(obj, "predict", None)):
-        return f'{words}; to use its method as a callable write source = "{spec.source}.predict"'
-    return words
+    return f"{words}; a model is a function of the batch, or an object with predict(batch)"
 
 
 def _kind(obj: object) -> str:

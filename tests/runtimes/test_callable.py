@@ -194,7 +194,8 @@ def test_close_reaches_the_callable() -> None:
 def test_accepts_callables_but_no_classes() -> None:
     assert CallableRuntime.accepts(len)
     assert not CallableRuntime.accepts(dict)
-    assert not CallableRuntime.accepts(SimpleNamespace(predict=len))
+    assert CallableRuntime.accepts(SimpleNamespace(predict=len))
+    assert not CallableRuntime.accepts(SimpleNamespace(predict=3))
 
 
 def test_a_callable_that_has_no_sample_says_so() -> None:
@@ -207,3 +208,39 @@ def test_a_callable_that_has_no_sample_says_so() -> None:
 
     runtime = CallableRuntime(Quiet(), ModelSpec(name="m", version="1", source="x"))
     assert runtime.sample() is None
+
+
+def test_an_object_with_predict_is_a_model() -> None:
+    """As `source = "app:Model()"` makes one; so are its sample row and its end its own."""
+
+    class Model:
+        closed = False
+
+        def predict(self, batch: Any) -> Any:
+            return batch.sum(axis=1)
+
+        def sample(self) -> list[list[float]]:
+            return [[1.0, 2.0]]
+
+        def close(self) -> None:
+            self.closed = True
+
+    model = Model()
+    assert CallableRuntime.accepts(model)
+    assert not CallableRuntime.accepts(Model)
+    runtime = CallableRuntime(model, SPEC)
+    assert runtime.predict(BATCH).labels.tolist() == [1.0, 5.0, 9.0]
+    assert runtime.sample().tolist() == [[1.0, 2.0]]
+    runtime.close()
+    assert model.closed
+
+
+def test_an_object_that_can_be_called_is_called() -> None:
+    class Both:
+        def __call__(self, batch: Any) -> Any:
+            return np.zeros(len(batch))
+
+        def predict(self, batch: Any) -> Any:
+            raise AssertionError
+
+    assert CallableRuntime(Both(), SPEC).predict(BATCH).labels.tolist() == [0.0, 0.0, 0.0]
