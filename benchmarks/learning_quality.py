@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,13 +11,17 @@ from benchmarks import failure_stream, published_rules
 from benchmarks.failure_stream import FAILS_AT, MENDED_AT, MODELS, Stream
 from benchmarks.figures import Figure
 from benchmarks.play import F64, Flags, Played, play
+from streamserve.core.calibrating import METHODS
 from streamserve.core.combining import MemberRows, combine
 from streamserve.core.confidence import Calibration, QuantileTracking, calibration_error, levels_of
 from streamserve.core.selection.base import reads_probabilities
+from streamserve.core.selection.confident import ConfidenceRules, Confident
 from streamserve.core.selection.registry import POLICIES
+from streamserve.testing.policy_checks import outcome_of
 
 _LEARNING = [name for name in POLICIES if name not in ("static", "ab")]
 _AFTER = 500
+_PUBLISHED_EVERY = 100
 
 
 # -- failure -----
@@ -163,6 +168,58 @@ def confidence(seeds: int) -> Iterator[Figure]:
     )
     for what, values, limit in found:
         yield Figure(section="confidence", what=what, values=tuple(values), limit=limit)
+    yield from _in_predictions(seeds)
+
+
+def _in_predictions(seeds: int) -> Iterator[Figure]:
+    """The same as a route does it: learnt from outcomes, published every 100 of them, said by what is in force."""
+    streams = [failure_stream.stream(failure_stream.answers(), seed) for seed in range(seeds)]
+    for method in METHODS:
+        rules = ConfidenceRules(method=method, coverage=0.95)
+        policy = Confident(policy=POLICIES["hedge"](), rules=rules, combine="mean_probability")
+        told = [_told(policy, stream) for stream in streams]
+        limit = 0.02 if method == "counts" else None
+        errors = [calibration_error(said, right) for said, right, _ in told]
+        broken = [calibration_error(said[FAILS_AT:MENDED_AT], right[FAILS_AT:MENDED_AT]) for said, right, _ in told]
+        held = [in_set for _, _, in_set in told]
+        windows = [one.reshape(-1, _AFTER).mean(axis=1).min() for one in held]
+        found = [
+            (f"in predictions, {method}: calibration error", errors, limit),
+            (f"in predictions, {method}: calibration error while broken", broken, limit),
+        ]
+        if method == "counts":  # sets do not depend on it
+            found += [
+                ("in predictions: coverage, points from 95", [100.0 * abs(one.mean() - 0.95) for one in held], 0.5),
+                ("in predictions: worst 500, points below 95", [100.0 * (0.95 - low) for low in windows], 2.5),
+            ]
+        for what, values, most in found:
+            yield Figure(section="confidence", what=what, values=tuple(map(float, values)), limit=most)
+
+
+def _told(policy: Confident, stream: Stream) -> tuple[F64, F64, F64]:
+    """Of each query: the probability that was said, whether the answer was right, whether its set held the truth."""
+    n, classes = len(stream.labels), tuple(map(str, range(stream.probabilities.shape[2])))
+    said, right, held = np.empty(n), np.empty(n), np.empty(n)
+    state = in_force = policy.initial(MODELS)
+    weights = policy.distribution(in_force, MODELS).weights
+    answers = stream.probabilities.argmax(axis=2)
+    for query, label in enumerate(stream.labels.tolist()):
+        if query % _PUBLISHED_EVERY == 0:
+            in_force, weights = state, policy.distribution(state, MODELS).weights
+        mixed = weights @ stream.probabilities[query]
+        answer = int(mixed.argmax())
+        agreement = float(weights[answers[query] == answer].sum())
+        said[query] = policy.confidence(in_force, np.array([agreement]))[0]
+        right[query] = answer == label
+        within = policy.classes(in_force, mixed[None, :])
+        held[query] = within is not None and within[0, label]
+        losses = dict(zip(MODELS, stream.losses[query].tolist(), strict=True))
+        outcome = outcome_of(losses, chosen=MODELS, offset=query)
+        decision = replace(
+            outcome.decision, label=[answer], agreement=agreement, combined=[mixed.tolist()], classes=classes
+        )
+        state = policy.learn(state, replace(outcome, decision=decision, label=label))
+    return said, right, held
 
 
 def _said(calibration: Calibration, levels: list[int], right: F64) -> F64:

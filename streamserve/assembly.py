@@ -9,6 +9,7 @@ from streamserve.core.desk import ModelRules
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection import Policy
 from streamserve.core.selection.base import reads_probabilities
+from streamserve.core.selection.confident import ConfidenceRules, Confident
 from streamserve.core.selection.guarded import Guarded, ShareLimits
 from streamserve.core.selection.registry import POLICIES
 from streamserve.errors import ConfigError
@@ -72,6 +73,9 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
     policy = make_policy(route.policy)
     if route.guard is not None:
         policy = Guarded(policy=policy, limits=ShareLimits(**route.guard.model_dump()))
+    if route.confidence is not None:
+        rules = ConfidenceRules(**route.confidence.model_dump())
+        policy = Confident(policy=policy, rules=rules, combine=route.combine)
     return Route(
         name=name,
         models=models,
@@ -82,6 +86,7 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
         default=route.default,
         has_default=route.has_default,
         confidence_threshold=route.confidence_threshold,
+        abstains=route.below_threshold == "abstain",
         decide_early=route.decide_early,
         # A policy without a state has nothing to learn.
         learns=policy.initial(models) is not None,

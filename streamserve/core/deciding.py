@@ -37,6 +37,8 @@ class Deciding:
             route = self._rules.routes[index]
             if kind % _FORMS == 0 or not route.decide_early or route.combine in _OPEN or len(route.models) < 2:
                 continue  # form 0: nobody has answered yet
+            if route.confident is not None and route.confidence_threshold > 0:
+                continue  # what is learnt of agreements need not rise with them
             mine = indices(kinds == kind)
             weights = self._settling.weights(index, at[mine])
             there = bits(table["present"][at[mine]], len(route.models))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +79,10 @@ class EpochTable:
             epoch=epochs,
             stale=table.stale(append_ms, first_ms, last_ms, self._known_ms + self._delay_ms),
         )
+
+    def value(self, route: int, epoch: int) -> Any:
+        """The policy's state of this epoch; of an unknown one, the nearest older one's."""
+        return self._routes[route].state_at_epoch(epoch).value
 
     def weights(self, route: int, epoch: int) -> F64:
         """`[models]`, read-only: weights under this state; of an unknown epoch, those of the nearest older one."""
@@ -183,10 +188,13 @@ class _RouteStates:
         return (append_ms > known_ms) | (append_ms < from_ms)
 
     def at_epoch(self, epoch: int) -> Distribution:
+        return self.state_at_epoch(epoch).distribution
+
+    def state_at_epoch(self, epoch: int) -> _State:
         place = bisect_right(self._epochs, epoch) - 1
         if place >= 0:
-            return self._states[place].distribution
-        return self._states[0].distribution if self._cut and epoch != INITIAL_EPOCH else self._initial.distribution
+            return self._states[place]
+        return self._states[0] if self._cut and epoch != INITIAL_EPOCH else self._initial
 
     def keep_newest(self, most: int) -> None:
         """Take note of what was added; the oldest states are forgotten. Requests from before the oldest one kept are

@@ -159,6 +159,17 @@ class ToldProbabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NamedRows:
+    """One more output of a block of predictions."""
+
+    name: str
+    rows: AnyArray
+    """`[rows, ...]`, aligned with the block's rows."""
+    told: Flags
+    """One a request: it is a part of its record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Predictions:
     """Terminal records of n requests of one route, settled in one step; each belongs to its request's partition."""
 
@@ -180,7 +191,8 @@ class Predictions:
     probabilities: F64 | None
     classes: AnyArray | None
     confidence: F64
-    """Weighted agreement over all chosen, 0..1; NaN where there is no answer."""
+    """Weighted agreement over all chosen, 0..1; where the route learns it, the probability that the answer is right.
+    NaN where there is no answer."""
     choice: Choice
     answered: U64
     missing: NDArray[np.uint8]
@@ -195,6 +207,11 @@ class Predictions:
     """Index -> words for a person, where the outcome needs them."""
     told: tuple[ToldProbabilities, ...] = ()
     """Only where the route's policy learns from them."""
+    agreement: F64 | None = None
+    """Beside a learnt confidence: the weighted agreement that it comes from."""
+    set_size: F64 | None = None
+    """Classes in the set, or length of the interval, the mean over a request's rows; NaN where there is none."""
+    extras: tuple[NamedRows, ...] = ()
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -47,6 +47,7 @@ class Reason(_Named):
     # default
     NO_ANSWER_IN_TIME = 3
     LOW_CONFIDENCE = 4
+    ABSTAINED = 8  # not sure enough, and the route gives nothing then
     # expired
     LATE_ON_ARRIVAL = 5
     DEADLINE_PASSED = 6

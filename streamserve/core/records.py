@@ -99,6 +99,17 @@ class Decision:
     """Model id -> what it gave each class, one list per row; only where the route's policy learns from it."""
     classes: tuple[str, ...] = ()
     """What the columns of `probabilities` stand for, as text."""
+    agreement: float | None = None
+    """Weighted agreement over all chosen; only where the route learns confidence."""
+    combined: list[list[float]] | None = None
+    """What the answer gave each class, one list per row; only where the route learns sets."""
+    withheld: Label = None
+    """What was not answered since it was not sure enough, one value per row."""
+
+    @property
+    def answer(self) -> Label:
+        """What the chosen models said together, whether it was given or withheld."""
+        return self.label if self.withheld is None else self.withheld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

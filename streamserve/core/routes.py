@@ -7,6 +7,7 @@ from typing import Any
 
 from streamserve.core.bounds import Bounds
 from streamserve.core.selection.base import Policy
+from streamserve.core.selection.confident import Confident
 
 COMBINE_RULES = ("vote", "mean_probability", "log_probability", "mean", "best")
 
@@ -28,7 +29,9 @@ class Route:
     has_default: bool = False
     """A default may be null; this says that there is one."""
     confidence_threshold: float = 0.0
-    """Below it the default is given (reason `low_confidence`), if the route has one."""
+    """Below it the default is given (reason `low_confidence`), if the route has one; nothing where it `abstains`."""
+    abstains: bool = False
+    """Below the threshold nothing is answered (reason `abstained`)."""
     decide_early: bool = True
     """Answer as soon as the members still missing cannot change it."""
     learns: bool = False
@@ -37,6 +40,11 @@ class Route:
     """Predictions carry the combined probabilities as a second output."""
     tells_probabilities: bool = False
     """Predictions carry each member's probabilities: its policy learns from them."""
+
+    @property
+    def confident(self) -> Confident | None:
+        """Its policy, where it learns how sure answers are."""
+        return self.policy if isinstance(self.policy, Confident) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

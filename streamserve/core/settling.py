@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from streamserve.core.messages import (
     DeadLetters,
     Flags,
     MemberOutput,
+    NamedRows,
     Predictions,
     ToldProbabilities,
 )
@@ -27,6 +29,7 @@ from streamserve.core.reasons import UNUSABLE, Missing, Outcome, Reason
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.rows import span_ms, starts_of
 from streamserve.core.slicing import take_predictions
+from streamserve.core.sureness import Said, sureness
 from streamserve.core.window import NO_ERROR, Due, Window, bits, member_words
 
 _UNUSABLE = np.array(sorted(UNUSABLE), np.int64)
@@ -110,12 +113,18 @@ class Settling:
         table, rule = self._window.table, self._rules.routes[route]
         weights = self.weights(route, at)
         combined, members, row_starts = self.combined(at, route, weights)
-        confidence = self.confidence(weights, combined, members, row_starts)
+        agreement = self.confidence(weights, combined, members, row_starts)
+        said = Said(confidence=agreement)
+        if rule.confident is not None:
+            said = sureness(
+                rule.confident, (self._epochs, route), table["epoch"][at], agreement, (combined, row_starts)
+            )
+        confidence = said.confidence
         complete = (table["chosen"][at] & ~table["present"][at]) == 0
         late = now_ms > table["deadline_ms"][at]
         outcome, reason = _story(complete, early)
         low = np.zeros(len(at), np.bool_)
-        if rule.confidence_threshold > 0 and rule.has_default:
+        if rule.confidence_threshold > 0 and (rule.has_default or rule.abstains):
             low = (confidence < rule.confidence_threshold) & ~late
         outputs = member_outputs(rule, combined, members, row_starts, low)
         told = told_probabilities(rule, combined, members, row_starts) if rule.tells_probabilities else ()
@@ -127,9 +136,11 @@ class Settling:
             reason=reason,
             row_starts=row_starts,
             labels=combined.labels,
-            probabilities=combined.probabilities if rule.probabilities else None,
-            classes=combined.classes if rule.probabilities or told else None,
+            probabilities=combined.probabilities if rule.probabilities or said.extras else None,
+            classes=combined.classes if rule.probabilities or said.extras or told else None,
             confidence=confidence,
+            agreement=None if rule.confident is None else agreement,
+            said=said,
             late=late,
             members=outputs,
             told=told,
@@ -137,6 +148,8 @@ class Settling:
         )
         if not some(low):
             return [(block, at)]
+        if rule.confident is not None:
+            block = replace(block, extras=(*block.extras, NamedRows(name="withheld", rows=combined.labels, told=low)))
         return _split_low(block, at, low, rule)
 
     def confidence(
@@ -274,6 +287,8 @@ class Settling:
         members: tuple[MemberOutput, ...],
         missing: U8,
         told: tuple[ToldProbabilities, ...] = (),
+        agreement: F64 | None = None,
+        said: Said | None = None,
     ) -> Predictions:
         table = self._window.table
         models = self._rules.routes[route].models if route >= 0 else ()
@@ -303,6 +318,9 @@ class Settling:
             missing=missing,
             members=members,
             told=told,
+            agreement=agreement,
+            set_size=None if said is None else said.set_size,
+            extras=() if said is None else said.extras,
             queue_ms=table["queue_ms"][at],
             inference_ms=table["inference_ms"][at],
             total_ms=span_ms(table["append_ms"][at], now_ms),
@@ -362,19 +380,20 @@ def _story(complete: Flags, early: Flags) -> tuple[U8, U8]:
 
 
 def _split_low(block: Predictions, at: I64, low: Flags, rule: Route) -> list[Block]:
-    """Cut off the requests whose confidence is below the threshold: their answer is the default."""
+    """Cut off the requests whose confidence is below the threshold: their answer is the default, or nothing."""
     parts: list[Block] = []
     if not every(low):
         parts.append((take_predictions(block, indices(~low)), at[~low]))
     part = take_predictions(block, indices(low))
     n = len(part)
+    kept = rule.confident is not None and part.set_size is not None  # what is learnt from its label needs them
     given = take_predictions(
         part,
         np.arange(n),
         outcome=np.full(n, Outcome.DEFAULT, np.uint8),
-        reason=np.full(n, Reason.LOW_CONFIDENCE, np.uint8),
-        labels=default_rows(rule, int(part.row_starts[-1])),
-        probabilities=None,
-        classes=None,
+        reason=np.full(n, Reason.ABSTAINED if rule.abstains else Reason.LOW_CONFIDENCE, np.uint8),
+        labels=None if rule.abstains else default_rows(rule, int(part.row_starts[-1])),
+        probabilities=part.probabilities if kept else None,
+        classes=part.classes if kept else None,
     )
     return [*parts, (given, at[low])]

@@ -16,6 +16,7 @@ from streamserve.core.messages import (
     Choice,
     DeadLetters,
     MemberOutput,
+    NamedRows,
     Predictions,
     Requests,
     ToldProbabilities,
@@ -65,6 +66,11 @@ def take_predictions(block: Predictions, rows: I64, **changes: Any) -> Predictio
         told=tuple(
             ToldProbabilities(model=member.model, rows=member.rows[gather], told=member.told[rows])
             for member in block.told
+        ),
+        agreement=None if block.agreement is None else block.agreement[rows],
+        set_size=None if block.set_size is None else block.set_size[rows],
+        extras=tuple(
+            NamedRows(name=extra.name, rows=extra.rows[gather], told=extra.told[rows]) for extra in block.extras
         ),
         queue_ms=block.queue_ms[rows],
         inference_ms=block.inference_ms[rows],

@@ -328,8 +328,11 @@ def _follower(
             state = decode(value, at, offset, append_ms)
             route = routes.get(state.route)
             if route is not None and state.policy == route.policy.name:
-                weights = _weights(state, route)
+                learnt = _learnt(state, route)
+                weights = route.policy.distribution(learnt, route.models).weights.tolist()
                 metrics.weights(route.name, dict(zip(route.models, weights, strict=True)))
+                if route.confident is not None:
+                    metrics.sureness(route.name, route.confident.report(learnt))
             return state
 
         return lambda chunk: intake.states_of(chunk, decoded, source, reject)
@@ -350,11 +353,9 @@ def _follower(
     )
 
 
-def _weights(state: StateRecord, route: Route) -> list[float]:
-    """Raises ContractError where the policy cannot read the state that bears its name."""
+def _learnt(state: StateRecord, route: Route) -> Any:
+    """The policy's state. Raises ContractError where the policy cannot read the state that bears its name."""
     try:
-        learnt = route.policy.load(state.data, route.models)
+        return route.policy.load(state.data, route.models)
     except ContractError as error:
         raise ContractError(f"the state {state.partition}-{state.epoch} of route {route.name}: {error}") from error
-    weights: list[float] = route.policy.distribution(learnt, route.models).weights.tolist()
-    return weights

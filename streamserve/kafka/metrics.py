@@ -204,6 +204,12 @@ class RoleMetrics:
             ["model"],
             registry=registry,
         )
+        self._sureness = Gauge(
+            "streamserve_confidence",
+            "Of what labels say lately: calibration error of the confidence, coverage and size of the sets",
+            ["route", "figure"],
+            registry=registry,
+        )
         self._dlq = Counter("streamserve_dlq_records", "Dead letters", ["source", "reason"], registry=registry)
         self._counts = Counter("streamserve_events", "Other named counts", ["what", "label"], registry=registry)
         self._feedback = Counter("streamserve_feedback_joined", "Feedback by status", ["status"], registry=registry)
@@ -421,6 +427,11 @@ class RoleMetrics:
         for model, weight in weights.items():
             self._weights.labels(route, model).set(weight)
         self._recent.weights[route] = dict(weights)
+
+    def sureness(self, route: str, figures: Mapping[str, float]) -> None:
+        """How well a route's confidence holds: `calibration_error`, `coverage`, `set_size`."""
+        for figure, value in figures.items():
+            self._sureness.labels(route, figure).set(value)
 
     def gauges(
         self,

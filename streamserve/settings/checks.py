@@ -20,6 +20,8 @@ from streamserve.settings.policies import BUILT_IN
 from streamserve.settings.raw import RawConfig
 
 _HEARTBEATS_A_SESSION = 3
+#: Combine rules whose answers come with a score by which a set or an interval can be made.
+_WITH_SCORES = ("mean_probability", "log_probability", "mean")
 _LIMITS = tuple(field.name for field in fields(Limits))
 _WATCHED = ("memory_bytes", "most_threads")
 _PASSWORD_KEYS = ("sasl_username", "sasl_password")
@@ -77,9 +79,19 @@ def _defaults(config: RawConfig) -> Iterator[Mistake]:
     for route in config.names("routes"):
         has_default = ("routes", route, "default") in config
         threshold = config.number("routes", route, "confidence_threshold")
-        if threshold and not has_default:
+        abstains = config.text("routes", route, "below_threshold") == "abstain"
+        if threshold and not has_default and not abstains:
             path: KeyPath = ("routes", route, "confidence_threshold")
             yield Mistake(path=path, words=f"{dotted(path)} needs routes.{route}.default, which is given below it")
+        if abstains and not threshold:
+            path = ("routes", route, "below_threshold")
+            yield Mistake(path=path, words=f"{dotted(path)} needs routes.{route}.confidence_threshold above 0")
+        coverage = config.number("routes", route, "confidence", "coverage")
+        combine = config.text("routes", route, "combine") or "vote"
+        if coverage and combine not in _WITH_SCORES:
+            path = ("routes", route, "confidence", "coverage")
+            words = f"{dotted(path)} needs a combine rule that scores its answers: {', '.join(_WITH_SCORES)}"
+            yield Mistake(path=path, words=words)
         default = config[("routes", route, "default")]
         if has_default and config.text("routes", route, "combine") == "mean" and isinstance(default, str | bool):
             path = ("routes", route, "default")

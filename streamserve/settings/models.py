@@ -243,6 +243,30 @@ class GuardSettings(Section):
     control_share: Float = Field(default=0.0, ge=0, lt=1, description="That share; needs `control`.")
 
 
+class ConfidenceSettings(Section):
+    """`[routes.NAME.confidence]`: how sure answers are, learnt from labels."""
+
+    method: Literal["counts", "isotonic", "temperature"] = Field(
+        default="counts",
+        description="From the models' agreement to the probability that the answer is right. `counts`: how often "
+        "answers of this agreement were right lately; `isotonic`: the same, made to rise with the agreement; "
+        "`temperature`: a curve of two numbers.",
+    )
+    half_life_events: Float = Field(default=350.0, ge=1, description="Labels after which one counts half.")
+    prior: Float = Field(default=5.0, gt=0, description="How many labels the agreement itself counts as, at first.")
+    coverage: Float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Predictions tell a set of classes, or an interval, that holds the truth in this share of cases; "
+        "0: none.",
+    )
+    step: Float = Field(default=0.02, gt=0, le=1, description="How far its threshold moves at a miss.")
+    scale: Float = Field(
+        default=1.0, gt=0, description='With `combine = "mean"`: what counts as one; a usual error is a good choice.'
+    )
+
+
 class RouteSettings(Section):
     """`[routes.NAME]`: what a request can ask for."""
 
@@ -251,6 +275,10 @@ class RouteSettings(Section):
         default=StaticPolicy(), description="Which models are asked, and with what weight; see below."
     )
     guard: GuardSettings | None = Field(default=None, description="Limits of shares; see below.")
+    confidence: ConfidenceSettings | None = Field(
+        default=None,
+        description="Left out: the confidence of a prediction is the models' weighted agreement; see below.",
+    )
     combine: Literal["vote", "mean_probability", "log_probability", "mean", "best"] = Field(
         default="vote",
         description="`vote`: label with most weight; `mean_probability`: class with the highest mean probability; "
@@ -260,7 +288,10 @@ class RouteSettings(Section):
     deadline_ms: Int = Field(default=100, ge=1, description="From append to prediction, where a request names none.")
     default: LabelValue = Field(default=None, description="Label given when no model answered in time; left out: none.")
     confidence_threshold: Float = Field(
-        default=0.0, ge=0, le=1, description="With less agreement than this the default is given."
+        default=0.0, ge=0, le=1, description="With less confidence than this an answer is not given ..."
+    )
+    below_threshold: Literal["default", "abstain"] = Field(
+        default="default", description="... but the default, or none: reason `abstained`, outcome `default`."
     )
     input: Literal["oip", "rows", "text", "raw"] = Field(
         default="oip",
@@ -300,6 +331,11 @@ class LearnSettings(Section):
         description="Where predictions are remembered. `rocksdb`: on disk, in the app's state folder, for windows "
         "larger than memory (`window_bytes` then bounds what is kept on disk); needs the extra `learn`. Answers stay "
         "in memory, at most 128 MiB of them.",
+    )
+    outcomes: Literal["auto", "always"] = Field(
+        default="auto",
+        description="Whether `streamserve up` starts a learner, without which feedback is joined with nothing. `auto`: "
+        "where a route learns, or splits by `ab`, whose result is in the outcomes; `always`: for fixed weights, too.",
     )
     processes: Int = Field(default=1, ge=1, le=256, description="Learner processes that `streamserve up` starts.")
     publish_every_outcomes: Int = Field(

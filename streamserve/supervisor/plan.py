@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from streamserve.assembly import app_rules
+from streamserve.core.routes import Route
 from streamserve.settings import Settings
 
 RoleName = Literal["worker", "aggregate", "learn"]
@@ -40,7 +41,7 @@ class ProcessPlan:
 
 
 def processes(settings: Settings) -> tuple[ProcessPlan, ...]:
-    """Workers first. A fused app has no aggregators, an app in which nothing learns no learners.
+    """Workers first. A fused app has no aggregators, an app in which feedback has nothing to say no learners.
 
     With a fixed `[metrics] port` the processes take it and the ones after it, in this order.
     """
@@ -58,9 +59,14 @@ def _wanted(settings: Settings) -> Iterator[tuple[RoleName, str | None, int]]:
     if not settings.fused:
         for instance in range(settings.aggregator.processes):
             yield "aggregate", None, instance
-    if any(route.learns for route in app_rules(settings).routes):
+    if settings.learn.outcomes == "always" or any(_is_judged(route) for route in app_rules(settings).routes):
         for instance in range(settings.learn.processes):
             yield "learn", None, instance
+
+
+def _is_judged(route: Route) -> bool:
+    """Whether feedback has something to say: to a policy that learns, or to whoever compares shares."""
+    return route.learns or route.policy.name == "ab"
 
 
 def program() -> list[str]:

@@ -33,6 +33,14 @@ class DecisionValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="Model id -> what it gave each class, per row; only where the policy learns from it."),
     ] = {}
     classes: Annotated[list[str], Meta(description="What the columns of `probabilities` stand for.")] = []
+    agreement: Annotated[float | None, Meta(description="Of the chosen models; only where confidence is learnt.")] = (
+        None
+    )
+    combined: Annotated[
+        list[list[float]] | None,
+        Meta(description="What the answer gave each class, per row; only where sets are learnt."),
+    ] = None
+    withheld: Annotated[Any, Meta(description="What was not answered since it was not sure enough.")] = None
 
 
 class OutcomeValue(Struct, frozen=True, kw_only=True, omit_defaults=True):

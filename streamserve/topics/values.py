@@ -34,6 +34,7 @@ Reason = Literal[
     "members_missing",
     "no_answer_in_time",
     "low_confidence",
+    "abstained",
     "late_on_arrival",
     "deadline_passed",
     "shed",
@@ -94,7 +95,11 @@ class OutputTensor(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: Annotated[
         str,
-        Meta(description="`label`, `probabilities`, `member.<name@version>` or `probabilities.<name@version>`."),
+        Meta(
+            description="`label`, `probabilities`, `member.<name@version>` or `probabilities.<name@version>`; where "
+            "the route learns confidence `in_set` (which classes hold the truth as often as asked for), `lower` and "
+            "`upper` (of an interval), `withheld` (an answer that was not sure enough)."
+        ),
     ]
     shape: Annotated[list[Count], Meta(min_length=1, description="Rows first, in the order of the request's rows.")]
     datatype: Datatype
@@ -130,7 +135,18 @@ class PredictionParameters(Struct, frozen=True, kw_only=True, omit_defaults=True
     detail: Annotated[str | UnsetType, Meta(description="Words for a person, where the outcome needs them.")] = UNSET
     confidence: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | UnsetType,
-        Meta(description="Weighted agreement over all chosen models; left out where there is no answer."),
+        Meta(
+            description="Weighted agreement over all chosen models or, where the route learns confidence, the "
+            "probability that the answer is right; left out where there is no answer."
+        ),
+    ] = UNSET
+    agreement: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | UnsetType,
+        Meta(description="Weighted agreement over all chosen models, where `confidence` is learnt from it."),
+    ] = UNSET
+    set_size: Annotated[
+        Annotated[float, Meta(ge=0)] | UnsetType,
+        Meta(description="Classes in the set, or length of the interval, that holds the truth; the mean over rows."),
     ] = UNSET
     missing: Annotated[
         str | UnsetType, Meta(description="Chosen models without an answer, and why: `forest@1=late,mlp@2=shed`.")

@@ -24,11 +24,11 @@ from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import Foreign, Seen, foreign_client, oip
 from tests.acceptance.running import COMMAND, TIMEOUT_S, project
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 KILLS = 20
 SEED = 20_261_130
-RATE_PER_S = 150
+RATE_PER_S = 60
 LONGEST_LIFE_S = 1.5
 MODELS = ("tens@1", "units@1")
 POLICIES: dict[str, Policy] = {"hedge": Hedge(), "exp3": Exp3(eta=0.1, gamma=0.1)}

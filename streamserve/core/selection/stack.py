@@ -128,7 +128,7 @@ class Stack:
             return None
         given = [told[state.models[place]] for place in places]
         labels = label_rows(outcome.label, len(given[0]), vectors=False) or ()
-        columns = [_column(label, decision.classes) for label in labels]
+        columns = [column_of(label, decision.classes) for label in labels]
         if not columns or min(columns) < 0:
             return None
         sound = all(_is_sound(rows, len(columns), len(decision.classes)) for rows in given)
@@ -158,7 +158,7 @@ def _is_sound(rows: _Rows, n: int, width: int) -> bool:
         return False
 
 
-def _column(label: Label, classes: Sequence[str]) -> int:
+def column_of(label: Label, classes: Sequence[str]) -> int:
     """Where the class of this label stands; -1: it is none of them."""
     text = str(label)
     if text in classes:

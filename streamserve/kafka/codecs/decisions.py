@@ -70,6 +70,9 @@ def decode_decision(raw: bytes) -> Decision | None:
             model: rows for model in chosen if (rows := rows_of.get(f"{_PROBABILITIES}{model}")) is not None
         },
         classes=tuple(parameters.classes.split(",")) if isinstance(parameters.classes, str) else (),
+        agreement=parameters.agreement if isinstance(parameters.agreement, float) else None,
+        combined=rows_of.get("probabilities") if "in_set" in rows_of else None,
+        withheld=rows_of.get("withheld"),
     )
 
 

@@ -93,9 +93,9 @@ def _headers(refs: list[str], ids: list[bytes], predictions: Predictions) -> lis
 
 def _outputs(predictions: Predictions) -> list[str]:
     """The entries of `outputs` of each request; empty where it has no rows."""
-    if predictions.labels is None:
-        return [""] * len(predictions)
     starts = predictions.row_starts.tolist()
+    if predictions.labels is None:
+        return _with_extras([""] * len(predictions), predictions, starts)
     outputs = _tensors("label", predictions.labels, starts)
     if predictions.probabilities is not None:
         for index, tensor in enumerate(_tensors("probabilities", predictions.probabilities, starts)):
@@ -113,6 +113,15 @@ def _outputs(predictions: Predictions) -> list[str]:
         for index in np.flatnonzero(told.told).tolist():
             if tensors[index]:
                 outputs[index] += f",{tensors[index]}"
+    return _with_extras(outputs, predictions, starts)
+
+
+def _with_extras(outputs: list[str], predictions: Predictions, starts: list[int]) -> list[str]:
+    for extra in predictions.extras:
+        tensors = _tensors(extra.name, extra.rows, starts)
+        for index in np.flatnonzero(extra.told).tolist():
+            if tensors[index]:
+                outputs[index] += f",{tensors[index]}" if outputs[index] else tensors[index]
     return outputs
 
 
@@ -185,6 +194,13 @@ def _statements(predictions: Predictions) -> list[str]:
     else:
         texts = row_texts(confidence.round(_CONFIDENCE_DIGITS))
         statements = ["" if text == "null" else f'"confidence":{text},' for text in texts]
+    for name, column in (("agreement", predictions.agreement), ("set_size", predictions.set_size)):
+        if column is not None:
+            texts = row_texts(column.round(_CONFIDENCE_DIGITS))
+            statements = [
+                said if text == "null" else f'{said}"{name}":{text},'
+                for said, text in zip(statements, texts, strict=True)
+            ]
     for index, detail in predictions.details.items():
         statements[index] += f'"detail":{json_text(detail[:_MAX_DETAIL_CHARACTERS])},'
     return statements
