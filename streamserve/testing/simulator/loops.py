@@ -10,21 +10,24 @@ import heapq
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import Context, copy_context
+from contextvars import Context
 from typing import Any
 
 from streamserve.testing.simulator.clock import MachineClock
 
 
 class _Call(asyncio.Handle):
-    """A callback to be run. What asyncio's own keeps for debugging takes longer to make than most take to run."""
+    """A callback to be run. What asyncio's own keeps for debugging takes longer to make than most take to run.
+
+    Without a context of its own (each task has one) it runs in the scheduler's, which nothing changes.
+    """
 
     __slots__ = ()
 
     def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> None:
         self._callback = callback
         self._args = args
-        self._context = copy_context() if context is None else context
+        self._context = context
         self._cancelled = False
 
     def cancel(self) -> None:
@@ -37,7 +40,10 @@ class _TimedCall(_Call, asyncio.TimerHandle):
     def __init__(
         self, at_s: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
     ) -> None:
-        _Call.__init__(self, callback, args, context)
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
         self._at_s = at_s
 
     def when(self) -> float:
@@ -66,8 +72,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     # -- what the scheduler does with it ---------------------------------------------------------------------------
 
-    def step(self, batches: int = 1) -> None:
-        """Run what is ready now; what that makes ready is for the next batch. Until nothing is, or it is over."""
+    def step(self, batches: int = 1) -> bool:
+        """Run what is ready now; what that makes ready is for the next batch. Until nothing is, or it is over.
+
+        Whether something is ready still.
+        """
         timers, ready, now = self._timers, self._ready, self._clock.monotonic() + 1e-9
         before = events._get_running_loop()
         events._set_running_loop(self)
@@ -81,7 +90,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                     if call._cancelled:
                         continue
                     try:
-                        call._context.run(call._callback, *call._args)
+                        if call._context is None:
+                            call._callback(*call._args)
+                        else:
+                            call._context.run(call._callback, *call._args)
                     except (SystemExit, KeyboardInterrupt):
                         raise
                     except BaseException as error:  # noqa: BLE001  (as asyncio's own loop does)
@@ -91,13 +103,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         finally:
             self._stepping = False
             events._set_running_loop(before)
+        return bool(ready)
 
     def _failed(self, call: _Call, error: BaseException) -> None:
         self.call_exception_handler({"message": f"exception in callback {call._callback}", "exception": error})
-
-    @property
-    def has_ready(self) -> bool:
-        return bool(self._ready)
 
     def next_timer_s(self) -> float | None:
         """When its next timer is due, by its own clock."""
@@ -141,11 +150,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._clock.monotonic() + delay, callback, *args, context=context)
+        return self._timed(self._clock.monotonic() + delay, callback, args, context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
+        return self._timed(when, callback, args, context)
+
+    def _timed(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> _TimedCall:
         handle = _TimedCall(when, callback, args, context)
         self._timer_number += 1  # equal times in the order of the calls
         heapq.heappush(self._timers, (when, self._timer_number, handle))

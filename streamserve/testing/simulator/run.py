@@ -96,9 +96,9 @@ def runs(
     gc.freeze()
     try:
         for i, seed in enumerate(seeds, 1):
+            started = time.process_time()
             if i % _COLLECT_EVERY == 0:
                 gc.collect()
-            started = time.process_time()
             result = run(draw(seed, requests), mutation)
             totals.add(result, time.process_time() - started)
             yield result

@@ -134,7 +134,7 @@ class Simulation:
             )
             world.after(SLOT_MS, self._look)
             try:
-                world.run(last + settle_ms(plan), lambda: self.seen.settled)
+                world.run(last + settle_ms(plan))
             finally:
                 for process in self.processes.values():
                     process.bury()
@@ -149,6 +149,7 @@ class Simulation:
             self._look_at_memory()
         if slot_number % 4 == 0 and self.clients.satisfied and self._is_over():
             self.seen.settled, self.seen.settled_ms = True, self.world.now
+            self.world.over = True
         self.world.after(SLOT_MS, self._look)
 
     def _served(self) -> bool:

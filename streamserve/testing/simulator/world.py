@@ -21,7 +21,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.clock = WorldClock()
         self.rng = random.Random(seed)
-        self.steps = 0
+        self.over = False
         self._heap: list[tuple[float, float, int, Callable[..., Any], tuple[Any, ...]]] = []
         self._number = 0
 
@@ -44,15 +44,15 @@ class World:
     def delay(self, low_ms: float, high_ms: float) -> float:
         return low_ms + (high_ms - low_ms) * self.rng.random()
 
-    def run(self, until_ms: float, is_over: Callable[[], bool]) -> None:
-        """Until that time, or until it is over (asked after whatever happens)."""
+    def run(self, until_ms: float) -> None:
+        """Until that time, or until it is `over`."""
         heap, clock = self._heap, self.clock
+        self.over = False
         while heap and heap[0][0] <= until_ms:
             when, _, _, what, args = heapq.heappop(heap)
             clock.now = when
-            self.steps += 1
             what(*args)
-            if is_over():
+            if self.over:
                 return
         clock.now = max(clock.now, until_ms)
 
@@ -82,7 +82,7 @@ class Machine:
         self.dead = self.loop.over = True
 
     def _wake(self) -> None:
-        self._schedule(self._world.now)
+        self._schedule(self._world.clock.now)
 
     def _schedule(self, when_ms: float) -> None:
         when_ms = max(when_ms, self._stopped_until)
@@ -94,16 +94,16 @@ class Machine:
         if self.dead or self._wakes_at != when_ms:
             return
         self._wakes_at = None
-        if self.stopped:
+        if when_ms < self._stopped_until:
             self._schedule(self._stopped_until)
             return
         loop = self.loop
-        loop.step(_BATCHES)
+        busy = loop.step(_BATCHES)
         if self.dead:
             return
-        if loop.has_ready:
-            self._schedule(self._world.now + _STEP_MS)
+        if busy:
+            self._schedule(when_ms + _STEP_MS)
             return
-        due_s = self.loop.next_timer_s()
+        due_s = loop.next_timer_s()
         if due_s is not None:
             self._schedule(self.clock.world_ms(due_s))

@@ -30,13 +30,13 @@ def test_a_second_member_waits_for_the_first_to_come_again() -> None:
     group = group_of(world)
     first, second = Membership("a", 1_000), Membership("b", 1_000)
     join(group, first, told)
-    world.run(50, lambda: False)
+    world.run(50)
     join(group, second, told)
-    world.run(100, lambda: False)
+    world.run(100)
     assert told == [("a", 1, [0, 1])]
     assert group.heartbeat(first, 1) == "rebalance"
     join(group, first, told)
-    world.run(150, lambda: False)
+    world.run(150)
     assert told[1:] == [("a", 2, [0]), ("b", 2, [1])]
 
 
@@ -45,9 +45,9 @@ def test_a_silent_member_is_thrown_out_and_its_commits_are_refused() -> None:
     group = group_of(world)
     member = Membership("a", 1_000)
     join(group, member, told)
-    world.run(100, lambda: False)
+    world.run(100)
     assert group.commit(member, 1, commit_of(5))
-    world.run(2_000, lambda: False)
+    world.run(2_000)
     assert not group.commit(member, 1, commit_of(9))
     assert group.heartbeat(member, 1) == "unknown"
     assert group.commits[At("t", 0)].offset == 5
@@ -61,7 +61,7 @@ def test_a_member_that_is_heard_stays() -> None:
     join(group, member, told)
     for at_ms in range(100, 5_000, 300):
         world.at(at_ms, group.heartbeat, member, 1)
-    world.run(5_000, lambda: False)
+    world.run(5_000)
     assert group.commit(member, 1, commit_of(5))
 
 
@@ -70,9 +70,9 @@ def test_a_commit_of_an_older_generation_is_refused() -> None:
     group = group_of(world)
     first, second = Membership("a", 9_000), Membership("b", 9_000)
     join(group, first, told)
-    world.run(50, lambda: False)
+    world.run(50)
     join(group, second, told)
     join(group, first, told)
-    world.run(100, lambda: False)
+    world.run(100)
     assert not group.commit(first, 1, commit_of(5))
     assert group.commit(first, 2, commit_of(5))

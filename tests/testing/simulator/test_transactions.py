@@ -41,10 +41,13 @@ class Setting:
         task: list[asyncio.Task[object]] = []
 
         async def doing() -> object:
-            return await work()
+            try:
+                return await work()
+            finally:
+                self.world.over = True
 
         machine.loop.call_soon(lambda: task.append(machine.loop.create_task(doing())))
-        self.world.run(self.world.now + ms, lambda: bool(task) and task[0].done())
+        self.world.run(self.world.now + ms)
         return task[0].result()
 
     def read(self, *, committed_only: bool) -> list[bytes | None]:

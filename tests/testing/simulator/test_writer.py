@@ -44,7 +44,7 @@ def test_each_fate(fate: str, error: bool, appended: bool) -> None:
     world, _, log, effects, writer = setting()
     effects.send_fates.extend([fate] if fate else [])
     sent = send(writer, b"x")
-    world.run(5_000, lambda: False)
+    world.run(5_000)
     assert bool(sent.result().error) == error
     assert (values(log) == [b"x"]) == appended
 
@@ -56,7 +56,7 @@ def test_sends_are_appended_in_their_order_but_for_one_that_was_held_up_on_its_w
         effects.send_fates.append("late")
         for value in (b"a", b"b", b"c"):
             send(writer, value)
-        world.run(5_000, lambda: False)
+        world.run(5_000)
         found.add(b"".join(value or b"" for value in values(log)))
     assert found == {b"abc", b"bca"}
 
@@ -65,10 +65,10 @@ def test_nothing_leaves_a_process_that_ends_before_its_send() -> None:
     world, machine, log, effects, writer = setting()
     effects.crash_at["before send", 2] = machine.kill
     send(writer, b"a")
-    world.run(100, lambda: False)
+    world.run(100)
     send(writer, b"b")
     send(writer, b"c")
-    world.run(5_000, lambda: False)
+    world.run(5_000)
     assert values(log) == [b"a"]
 
 
@@ -76,9 +76,9 @@ def test_a_broker_that_is_away_delays_and_loses_nothing() -> None:
     world, _, log, _, writer = setting()
     log.away_until = 3_000
     sent = send(writer, b"x")
-    world.run(2_900, lambda: False)
+    world.run(2_900)
     assert (values(log), sent.done()) == ([], False)
-    world.run(3_200, lambda: False)
+    world.run(3_200)
     assert (values(log), sent.result().error) == ([b"x"], "")
 
 
