@@ -45,7 +45,7 @@ class Plan:
         node = self.graph.nodes[self.graph.outputs["predict"]]
         if node.op == "opaque":
             return getattr(node.opaque, "classes_", None)
-        return classes_of(node) if node.op == "choose" else None
+        return classes_of(node) if "classes" in node.params or "classes" in node.constants else None
 
     @property
     def digest(self) -> str:

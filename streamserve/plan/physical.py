@@ -16,7 +16,7 @@ from scipy import sparse
 
 from streamserve.core.messages import AnyArray
 from streamserve.plan.graph import Graph, Node
-from streamserve.plan.kernels import dense, forest
+from streamserve.plan.kernels import dense, forest, histograms
 from streamserve.plan.kernels.memory import addresses
 from streamserve.plan.kernels.scratch import empty_row
 from streamserve.plan.operators import OPERATORS, RowsRefused
@@ -97,6 +97,28 @@ def _tree_by_tree(node: Node) -> Run:
     return _Forest(node, by_tree=True)
 
 
+class _Boosted:
+    """The kernel of histogram-based boosting over a node's arrays, which it keeps."""
+
+    def __init__(self, node: Node, *, by_tree: bool) -> None:
+        self._arrays = [node.array(name) for name in ("nodes", "leaves", "roots", "sets", "known")]
+        self._kept, self._start, self._by_tree = addresses(*self._arrays), node.array("start"), by_tree
+
+    def __call__(self, table: Any) -> Any:
+        sums = np.empty((len(table), len(self._start)))
+        sums[:] = self._start
+        histograms.add_boosted(self._kept, np.ascontiguousarray(table), self._by_tree, sums)
+        return np.asfortranarray(sums)
+
+
+def _boosted_rows(node: Node) -> Run:
+    return _Boosted(node, by_tree=False)
+
+
+def _boosted_trees(node: Node) -> Run:
+    return _Boosted(node, by_tree=True)
+
+
 class _Chain:
     """The chain kernel over a node's operands, which it keeps."""
 
@@ -124,6 +146,10 @@ VARIANTS: dict[str, tuple[Variant, ...]] = {
     "forest": (
         Variant(name="row-by-row", make=_row_by_row),
         Variant(name="tree-by-tree", make=_tree_by_tree),
+    ),
+    "boosted": (
+        Variant(name="row-by-row", make=_boosted_rows),
+        Variant(name="tree-by-tree", make=_boosted_trees),
     ),
     "chain": (Variant(name="one-pass", make=_Chain), Variant(name="as-defined", make=_as_defined)),
 }

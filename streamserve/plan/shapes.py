@@ -35,7 +35,7 @@ def _concat_shape(keeps: str, blocks: list[str]) -> str:
         return keeps
     if "sparse" in blocks:
         return "sparse"
-    return "dense" if all(block in {"dense", "rows"} for block in blocks) else "unknown"
+    return "dense" if all(block in {"dense", "rows", "scores", "answers"} for block in blocks) else "unknown"
 
 
 def widths(graph: Graph) -> list[int]:
@@ -58,7 +58,7 @@ def widths(graph: Graph) -> list[int]:
 
 
 #: Operators that make finite numbers of texts, and finite numbers of those.
-_TEXT = frozenset({"vectorise", "sublinear", "idf", "norm", "factor", "concat"})
+_TEXT = frozenset({"vectorise", "sublinear", "idf", "norm", "factor", "concat", "binary", "select"})
 
 
 def only_text(nodes: Sequence[Node], node: int) -> bool:

@@ -20,7 +20,21 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamserve.errors import ImportRefused
 from streamserve.plan.graph import Builder, Graph, InputForm
-from streamserve.plan.importers import categories, columns, compose, linear, text, trees, versions
+from streamserve.plan.importers import (
+    bayes,
+    categories,
+    columns,
+    compose,
+    ensembles,
+    features,
+    histograms,
+    linear,
+    networks,
+    projections,
+    text,
+    trees,
+    versions,
+)
 from streamserve.plan.importers.context import Importing, PredictorImporter, TransformerImporter
 
 __all__ = ["TESTED", "Imported", "form_of", "import_fitted", "importable"]
@@ -30,9 +44,19 @@ _TRANSFORMERS: dict[str, TransformerImporter] = {
     **categories.TRANSFORMERS,
     **columns.TRANSFORMERS,
     **compose.TRANSFORMERS,
+    **features.TRANSFORMERS,
+    **projections.TRANSFORMERS,
     **text.TRANSFORMERS,
 }
-_PREDICTORS: dict[str, PredictorImporter] = {**compose.PREDICTORS, **linear.PREDICTORS, **trees.PREDICTORS}
+_PREDICTORS: dict[str, PredictorImporter] = {
+    **bayes.PREDICTORS,
+    **compose.PREDICTORS,
+    **ensembles.PREDICTORS,
+    **histograms.PREDICTORS,
+    **linear.PREDICTORS,
+    **networks.PREDICTORS,
+    **trees.PREDICTORS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

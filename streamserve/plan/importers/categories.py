@@ -72,7 +72,8 @@ def _place(group: int, drop: int | None, first: int) -> int:
     return NOTHING if group == drop else first + group - (group > drop)
 
 
-def _ordinal(importing: Importing, estimator: Any, source: int, origin: str) -> int:
+def ordinal_codes(importing: Importing, estimator: Any, source: int, origin: str) -> int:
+    """The node of a fitted OrdinalEncoder."""
     if np.dtype(estimator.dtype) != np.float64 or estimator._infrequent_enabled:
         raise NotWhite("it gives other things than float64, or groups infrequent categories")
     categories = _categories(importing, estimator, source)
@@ -92,4 +93,4 @@ def _ordinal(importing: Importing, estimator: Any, source: int, origin: str) -> 
     return importing.add("ordinal", source, origin=origin, constants=constants, categories=categories, features=width)
 
 
-TRANSFORMERS: dict[str, TransformerImporter] = {"OneHotEncoder": _one_hot, "OrdinalEncoder": _ordinal}
+TRANSFORMERS: dict[str, TransformerImporter] = {"OneHotEncoder": _one_hot, "OrdinalEncoder": ordinal_codes}

@@ -8,6 +8,7 @@ import numpy as np
 
 from streamserve.core.messages import AnyArray
 from streamserve.plan.importers.context import Importing, NotWhite, TransformerImporter, class_name, joined
+from streamserve.plan.importers.features import marks
 from streamserve.plan.shapes import shapes_of
 
 
@@ -102,8 +103,6 @@ def _binarizer(importing: Importing, estimator: Any, source: int, origin: str) -
 
 
 def _imputer(importing: Importing, estimator: Any, source: int, origin: str) -> int:
-    if estimator.add_indicator:
-        raise NotWhite("add_indicator adds columns")
     if not (isinstance(estimator.missing_values, float) and np.isnan(estimator.missing_values)):
         raise NotWhite(f"missing_values = {estimator.missing_values!r} is not NaN")
     if estimator._fit_dtype.kind != "f" or _is_sparse(importing, source):
@@ -112,7 +111,12 @@ def _imputer(importing: Importing, estimator: Any, source: int, origin: str) -> 
     observed = np.ones(len(by), dtype=bool) if estimator.keep_empty_features else ~np.isnan(by)
     constants: dict[str, AnyArray] = {"by": by[observed], "kept": np.flatnonzero(observed)}
     node = _floats(importing, source, origin, allow_nan=True)
-    return importing.builder.add("impute", [node], constants=constants, origin=origin)
+    filled = importing.add("impute", node, origin=origin, constants=constants)
+    if not estimator.add_indicator:
+        return filled
+    return importing.add(
+        "concat", filled, marks(importing, estimator.indicator_, node, origin), origin=origin, keeps="dense"
+    )
 
 
 TRANSFORMERS: dict[str, TransformerImporter] = {

@@ -9,6 +9,7 @@ from streamserve.errors import ImportRefused
 from streamserve.plan.importers.context import Importing, NotWhite, class_name, joined
 
 _NOTHING = (None, "passthrough")
+_MEMBERS = frozenset({"StackingClassifier", "StackingRegressor", "VotingClassifier", "VotingRegressor"})
 
 
 def pipeline_transform(importing: Importing, estimator: Any, source: int, origin: str) -> int:
@@ -55,6 +56,10 @@ def takes_text(estimator: Any) -> bool:
     if kind == "Pipeline":
         steps = [step for _, step in estimator.steps if step not in _NOTHING]
         return bool(steps) and takes_text(steps[0])
+    if kind in _MEMBERS:
+        return any(takes_text(part) for part in getattr(estimator, "estimators_", ()))
+    if kind == "CalibratedClassifierCV":
+        return any(takes_text(part.estimator) for part in getattr(estimator, "calibrated_classifiers_", ()))
     if kind == "FeatureUnion":
         return any(takes_text(part) for _, part in estimator.transformer_list if not isinstance(part, str))
     return False

@@ -13,6 +13,7 @@ import numpy as np
 from streamserve.core.messages import AnyArray
 from streamserve.errors import ImportRefused
 from streamserve.plan.graph import Builder, Constant, Param
+from streamserve.plan.shapes import only_text
 
 METHODS = ("predict", "predict_proba", "decision_function")
 #: Makes nodes for one fitted transformer that reads a node; says the node that holds its output.
@@ -46,18 +47,27 @@ class Importing:
         """Append a node."""
         return self.builder.add(op, inputs, params=params, constants=constants, origin=origin)
 
+    def is_text(self, source: int) -> bool:
+        """Whether a node's matrix is made of n-grams alone, which are finite."""
+        return only_text(self.builder.nodes, source)
+
+    def checked(self, source: int, origin: str) -> int:
+        """The node of what a model makes sure of: finite floats."""
+        return source if self.is_text(source) else self.add("floats", source, origin=origin, allow_nan=False)
+
     def transform(self, estimator: Any, source: int, origin: str) -> int:
         """The node that holds what a fitted transformer makes of `source`."""
         importer = self.transformers.get(class_name(estimator))
         words = f"no importer for {type(estimator).__name__}"
         if importer is not None:
-            kept = len(self.builder.nodes)
+            kept, boxes = len(self.builder.nodes), dict(self.black_boxes)
             try:
                 refuse_frames(estimator)
                 return importer(self, estimator, source, origin)
             except NotWhite as reason:
                 words = str(reason)
                 del self.builder.nodes[kept:]
+                self.black_boxes = boxes
         return self._black_box(estimator, "transform", source, origin, words)
 
     def predict(self, estimator: Any, source: int, origin: str) -> Mapping[str, int]:
@@ -65,12 +75,13 @@ class Importing:
         importer = self.predictors.get(class_name(estimator))
         words = f"no importer for {type(estimator).__name__}"
         if importer is not None:
-            kept = len(self.builder.nodes)
+            kept, boxes = len(self.builder.nodes), dict(self.black_boxes)
             try:
                 return importer(self, estimator, source, origin)
             except NotWhite as reason:
                 words = str(reason)
                 del self.builder.nodes[kept:]
+                self.black_boxes = boxes
         methods = [method for method in METHODS if hasattr(estimator, method)]
         return {method: self._black_box(estimator, method, source, origin, words) for method in methods}
 

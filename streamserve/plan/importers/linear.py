@@ -1,4 +1,4 @@
-"""Linear models: LogisticRegression, LinearSVC, SGD*, Ridge*, LinearRegression."""
+"""Linear models: LogisticRegression, LinearSVC, SGD*, Ridge*, LinearRegression, Lasso, GLMs with a logarithmic link."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from streamserve.plan.importers.context import Importing, NotWhite, PredictorImporter, class_params
-from streamserve.plan.shapes import only_text
 
 
 def _scores(importing: Importing, estimator: Any, source: int, origin: str, *, ravel: bool) -> int:
@@ -16,8 +15,7 @@ def _scores(importing: Importing, estimator: Any, source: int, origin: str, *, r
     intercept = np.asarray(estimator.intercept_, dtype=np.float64)
     if coef.dtype != np.float64:
         raise NotWhite(f"its weights are {coef.dtype}: they are multiplied in that precision")
-    if not only_text(importing.builder.nodes, source):  # n-grams are finite; of anything else it checks that
-        source = importing.add("floats", source, origin=origin, allow_nan=False)
+    source = importing.checked(source, origin)
     constants = {"coef": coef, "intercept": intercept}
     return importing.add("linear", source, origin=origin, constants=constants, ravel=ravel)
 
@@ -59,16 +57,30 @@ def _sgd_regressor(importing: Importing, estimator: Any, source: int, origin: st
     return {"predict": _scores(importing, estimator, source, origin, ravel=True)}
 
 
+def _log_regressor(importing: Importing, estimator: Any, source: int, origin: str) -> Mapping[str, int]:
+    scores = _scores(importing, estimator, source, origin, ravel=True)
+    return {"predict": importing.add("power", scores, origin=origin)}
+
+
 PREDICTORS: dict[str, PredictorImporter] = {
     "LogisticRegression": _logistic,
     "LogisticRegressionCV": _logistic,
     "LinearSVC": _classifier,
     "SGDClassifier": _sgd,
+    "PassiveAggressiveClassifier": _classifier,
+    "PassiveAggressiveRegressor": _sgd_regressor,
     "Perceptron": _classifier,
     "RidgeClassifier": _ridge_classifier,
     "RidgeClassifierCV": _ridge_classifier,
     "Ridge": _regressor,
     "RidgeCV": _regressor,
     "LinearRegression": _regressor,
+    "Lasso": _regressor,
+    "LassoCV": _regressor,
+    "ElasticNet": _regressor,
+    "ElasticNetCV": _regressor,
+    "LinearSVR": _sgd_regressor,
+    "PoissonRegressor": _log_regressor,
+    "GammaRegressor": _log_regressor,
     "SGDRegressor": _sgd_regressor,
 }

@@ -1,4 +1,4 @@
-"""CountVectorizer, TfidfVectorizer and TfidfTransformer.
+"""CountVectorizer, HashingVectorizer, TfidfVectorizer and TfidfTransformer.
 
 Traps that this module knows (source: scikit-learn's `feature_extraction/text.py`): stop words go before n-grams; one
 group in the token pattern changes what a token is; `TfidfTransformer` makes floats of counts; a vocabulary of the
@@ -19,6 +19,8 @@ from streamserve.plan.kernels.dictionary import build
 from streamserve.plan.operators.text import ANALYSERS
 
 _CALLABLES = ("preprocessor", "tokenizer")
+_OF_GRAMS = ("lower", "accents", "analyser", "pattern", "stop_words", "min_n", "max_n")
+_MOST_HASHES = 1 << 22
 
 
 def _vectoriser(importing: Importing, estimator: Any, source: int, origin: str) -> int:
@@ -33,6 +35,16 @@ def _vectoriser(importing: Importing, estimator: Any, source: int, origin: str) 
         if estimator.use_idf:
             constants["idf"] = np.asarray(estimator.idf_, dtype=np.float64)
     return importing.add("vectorise", source, origin=origin, constants=constants, **params)
+
+
+def _hashing(importing: Importing, estimator: Any, source: int, origin: str) -> int:
+    params = _params(estimator)
+    if estimator.n_features > _MOST_HASHES:
+        raise NotWhite(f"n_features = {estimator.n_features}: every thread keeps a count for each")
+    params |= {"norm": estimator.norm, "features": int(estimator.n_features), "signed": bool(estimator.alternate_sign)}
+    grams = {name: params[name] for name in _OF_GRAMS}
+    source = importing.builder.add("encodable", [source], params=grams, origin=origin)
+    return importing.builder.add("vectorise", [source], params=params, origin=origin)
 
 
 def _params(estimator: Any) -> dict[str, Param]:
@@ -102,6 +114,7 @@ def _tfidf(importing: Importing, estimator: Any, source: int, origin: str) -> in
 
 TRANSFORMERS: dict[str, TransformerImporter] = {
     "CountVectorizer": _vectoriser,
+    "HashingVectorizer": _hashing,
     "TfidfVectorizer": _vectoriser,
     "TfidfTransformer": _tfidf,
 }

@@ -19,7 +19,7 @@ def _arrays(trees: Sequence[Any], heads: Sequence[int], scale: float | None = No
     rows, leaves, roots = [], [], []
     nodes = filled = 0
     for tree in trees:
-        order = _order(tree.children_left, tree.children_right)
+        order = left_first(tree.children_left, tree.children_right)
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
         is_leaf = tree.children_left[order] == _LEAF
@@ -42,7 +42,7 @@ def _arrays(trees: Sequence[Any], heads: Sequence[int], scale: float | None = No
     }
 
 
-def _order(left: I64, right: I64) -> I64:
+def left_first(left: I64, right: I64) -> I64:
     """A tree's nodes with every left child right after its parent."""
     order, waiting = [], [0]
     while waiting:

@@ -37,7 +37,9 @@ class TextStage:
         self._sublinear: bool = node.param("sublinear")
         self._scale = float(node.param("scale"))
         self._dtype = np.dtype(node.param("dtype"))
-        self._arena, self._slots = node.array("arena"), node.array("slots")
+        self._arena, self._slots = EMPTY_ARENA, EMPTY_SLOTS
+        if "arena" in node.constants:
+            self._arena, self._slots = node.array("arena"), node.array("slots")
         self._stop_arena, self._stop_slots = EMPTY_ARENA, EMPTY_SLOTS
         longest = longest_of(self._arena)
         if word and self._stop_words and not self._by_regex:
@@ -73,6 +75,8 @@ class TextStage:
         options[kernel.SUBLINEAR] = self._sublinear
         options[kernel.NORM] = _NORMS[node.param("norm")]
         options[kernel.FEATURES] = self.features
+        if "arena" not in node.constants:
+            options[kernel.HASHES] = kernel.SIGNED if node.param("signed") else kernel.UNSIGNED
         return options
 
     def _packed(self, texts: Texts) -> Packed:

@@ -18,6 +18,7 @@ from numba import carray, njit, types  # type: ignore[attr-defined]  # not in it
 from streamserve.plan.kernels import segments
 from streamserve.plan.kernels.lookup import EXACT_BYTES, HASHED, find, key_of, slot_of
 from streamserve.plan.kernels.memory import load64, pointer, trailing_zeros
+from streamserve.plan.kernels.murmur import feature_of, murmur
 
 WORD, CHAR, CHAR_WB, TOKENS = 0, 1, 2, 3
 NORM_NONE, NORM_L1, NORM_L2, NORM_MAX = 0, 1, 2, 3
@@ -63,6 +64,32 @@ def _ascii_keys(buffer, prefix, power, first, last, n, keys, places, filled):
 
 
 @njit(nogil=True)
+def _murmurs(buffer, units, first, last, n, keys, filled):
+    """`_keys` where features are hashes: of every n-gram its hash, whatever its length."""
+    for i in range(first, last - n + 1):
+        left = units[0, i]
+        keys[filled] = np.uint64(murmur(buffer, left, units[1, i + n - 1] - left))
+        filled += 1
+    return filled
+
+
+@njit(nogil=True)
+def _mark(feature, bits, summary):
+    bits[feature >> 6] |= np.uint64(1) << np.uint64(feature & 63)
+    summary[feature >> 12] |= np.uint64(1) << np.uint64((feature >> 6) & 63)
+
+
+@njit(nogil=True)
+def _count_hashes(keys, filled, features, signed, counts, bits, summary):
+    """Count hashes by their features, down for negative ones where `signed`; what comes to 0 stays a feature."""
+    for i in range(filled):
+        hashed = np.int64(keys[i])
+        found = feature_of(hashed, features)
+        _mark(found, bits, summary)
+        counts[found] += -1 if signed and hashed < 0 else 1
+
+
+@njit(nogil=True)
 def _count(buffer, keys, places, filled, slots, mask, arena, counts, bits, summary):
     """Count the keys that the vocabulary has.
 
@@ -81,8 +108,7 @@ def _count(buffer, keys, places, filled, slots, mask, arena, counts, bits, summa
             found = find(buffer, places[i, 0], places[i, 1], key, slot_of(key, mask), slots, mask, arena)
             if found >= 0:
                 if counts[found] == 0:
-                    bits[found >> 6] |= np.uint64(1) << np.uint64(found & 63)
-                    summary[found >> 12] |= np.uint64(1) << np.uint64((found >> 6) & 63)
+                    _mark(found, bits, summary)
                 counts[found] += 1
 
 
@@ -128,7 +154,9 @@ def _collect(counts, bits, summary, found, values, binary, sublinear, logs, idf,
 
 
 #: Places in a stage's `options`.
-ANALYSER, MIN_N, MAX_N, MIN_LENGTH, BINARY, SUBLINEAR, NORM, FEATURES, EMIT, OPTIONS = range(10)
+ANALYSER, MIN_N, MAX_N, MIN_LENGTH, BINARY, SUBLINEAR, NORM, FEATURES, EMIT, HASHES, OPTIONS = range(11)
+#: Values of `options[HASHES]`: features come from a vocabulary, are hashes, or hashes with a sign.
+VOCABULARY, UNSIGNED, SIGNED = 0, 1, 2
 _KEPT = types.int64[::1]
 SIGNATURE = types.int64(
     _KEPT, _KEPT, types.float64,  # options, addresses of what a stage keeps, scale
@@ -162,6 +190,7 @@ def score(options, kept, scale, own, text, offsets, lowered, tokens, token_offse
     places = carray(pointer(own[12]), (own[13] // 2, 2), np.int64)
     analyser, min_n, max_n = options[ANALYSER], options[MIN_N], options[MAX_N]
     norm, emits = options[NORM], options[EMIT] != 0
+    is_hashed = options[HASHES] != VOCABULARY
     mask, stop_mask = np.uint64(len(slots) - 1), np.uint64(len(stops) - 1)
     top_words = (options[FEATURES] + 4095) >> 12
     summary, inner = bits[:top_words], bits[top_words : top_words + (top_words << 6)]
@@ -172,7 +201,7 @@ def score(options, kept, scale, own, text, offsets, lowered, tokens, token_offse
         low, high = offsets[row], offsets[row + 1]
         table = lower[256:] if lowered[row] & 1 else lower[:256]
         grams = np.int64(0)
-        ascii = lowered[row] & 2 != 0
+        ascii = lowered[row] & 2 != 0 and not is_hashed
         if analyser == CHAR_WB:
             if ascii:
                 words, size = segments.ascii_padded(text, low, high, table, classes, buffer, units)
@@ -184,7 +213,9 @@ def score(options, kept, scale, own, text, offsets, lowered, tokens, token_offse
                 first, last = units[2, word], units[2, word + 1] + 1
                 for n in range(min_n, max_n + 1):
                     size = min(n, last - first)
-                    if ascii:
+                    if is_hashed:
+                        grams = _murmurs(buffer, units, first, last, size, keys, grams)
+                    elif ascii:
                         grams = _ascii_keys(buffer, prefix, power, first, last, size, keys, places, grams)
                     else:
                         grams = _keys(buffer, prefix, power, units, first, last, size, keys, places, grams)
@@ -209,8 +240,14 @@ def score(options, kept, scale, own, text, offsets, lowered, tokens, token_offse
                     text, low, high, buffer, prefix, tokens, token_offsets[row], token_offsets[row + 1], units
                 )
             for n in range(min_n, min(max_n, last) + 1):
-                grams = _keys(buffer, prefix, power, units, 0, last, n, keys, places, grams)
-        _count(buffer, keys, places, grams, slots, mask, arena, counts, inner, summary)
+                if is_hashed:
+                    grams = _murmurs(buffer, units, 0, last, n, keys, grams)
+                else:
+                    grams = _keys(buffer, prefix, power, units, 0, last, n, keys, places, grams)
+        if is_hashed:
+            _count_hashes(keys, grams, options[FEATURES], options[HASHES] == SIGNED, counts, inner, summary)
+        else:
+            _count(buffer, keys, places, grams, slots, mask, arena, counts, inner, summary)
         start = filled if emits else 0
         touched, total = _collect(counts, inner, summary, found[start:], values[start:], options[BINARY] != 0,
                                   options[SUBLINEAR] != 0, logs, idf, norm)  # fmt: skip

@@ -96,22 +96,25 @@ class Texts:
     def tokenised(self, pattern: str, stop_words: frozenset[str]) -> Packed:
         """As bytes with tokens found by a regular expression of Python's, single spaces between them."""
         find = _compiled(pattern).findall
-        parts, offsets, spans, counts = [], [0], [], [0]
+        words: list[str] = []
+        counts = [0]
         for document in self.strings:
-            words = [word for word in find(document) if word not in stop_words]
-            data = [word.encode("utf-8", "surrogatepass") for word in words]
-            at = 0
-            for word in data:
-                spans.append((at, at + len(word)))
-                at += len(word) + 1
-            whole = b" ".join(data)
-            parts.append(whole)
-            offsets.append(offsets[-1] + len(whole))
-            counts.append(len(spans))
-        tokens = np.array(spans, dtype=np.int64).reshape(-1, 2)
-        ends = np.array(offsets, dtype=np.int64)
-        lowered = np.zeros(len(parts), dtype=np.uint8)
-        return _packed(b"".join(parts), ends, lowered, tokens, np.array(counts, dtype=np.int64))
+            found = find(document)
+            words += [word for word in found if word not in stop_words] if stop_words else found
+            counts.append(len(words))
+        data = " ".join(words).encode("utf-8", "surrogatepass")
+        tokens, token_offsets = _spans(words, data), np.array(counts, dtype=np.int64)
+        offsets = np.append(tokens[:, 0], len(data))[token_offsets]
+        tokens -= np.repeat(offsets[:-1], np.diff(token_offsets))[:, None]
+        return _packed(data, offsets, np.zeros(len(offsets) - 1, dtype=np.uint8), tokens, token_offsets)
+
+
+def _spans(words: list[str], data: bytes) -> I64:
+    """`[words, 2]`: the first and the last byte (plus one) of each in `data`, which holds them with single spaces."""
+    firsts = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) & 0xC0 != 0x80)  # of characters
+    lengths = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
+    starts = np.cumsum(lengths + 1) - lengths - 1
+    return np.append(firsts, len(data))[np.stack([starts, starts + lengths], axis=1)]
 
 
 def _packed(

@@ -6,12 +6,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from streamserve.plan.graph import Graph
-from streamserve.plan.operators import categories, chains, columns, common, fused, linear, text, trees
+from streamserve.plan.operators import (
+    categories,
+    chains,
+    columns,
+    common,
+    dense,
+    ensembles,
+    features,
+    fused,
+    histograms,
+    linear,
+    text,
+    trees,
+)
 from streamserve.plan.operators.base import OPERATORS, Operator, RowsRefused
 
 __all__ = ["OPERATORS", "Operator", "RowsRefused", "evaluate", "evaluate_nodes"]
 
-_FAMILIES = (categories, chains, columns, common, fused, linear, text, trees)
+_FAMILIES = (categories, chains, columns, common, dense, ensembles, features, fused, histograms, linear, text, trees)
 
 
 def evaluate(graph: Graph, rows: Any, outputs: Iterable[str] | None = None) -> dict[str, Any]:

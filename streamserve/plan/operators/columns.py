@@ -39,12 +39,13 @@ def floats(node: Node, inputs: Sequence[Any]) -> Any:
             values = values.astype(np.float64)
         _check(values.data, allow_nan=bool(node.param("allow_nan")), rows_of=values)
         return values
-    table = _as_floats(values)
+    table = as_floats(values)
     _check(table, allow_nan=bool(node.param("allow_nan")))
     return table
 
 
-def _as_floats(values: AnyArray) -> AnyArray:
+def as_floats(values: AnyArray) -> AnyArray:
+    """Numbers in float32 or float64 as they are, others in float64. Raises `RowsRefused` for rows of no numbers."""
     if values.dtype.kind == "f" and values.dtype.char in _FLOATS:
         return values
     try:
@@ -85,7 +86,7 @@ def singles(node: Node, inputs: Sequence[Any]) -> Any:
             narrow = values.astype(np.float32)
             _check(narrow.data, allow_nan=False, rows_of=narrow)
             return narrow
-        table = np.ascontiguousarray(_as_floats(values), dtype=np.float32)
+        table = np.ascontiguousarray(as_floats(values), dtype=np.float32)
     _check(table, allow_nan=bool(node.param("allow_nan")))
     return table
 
@@ -138,7 +139,14 @@ def clip(node: Node, inputs: Sequence[Any]) -> Any:
 
 @operator("threshold", shape="same")
 def threshold(node: Node, inputs: Sequence[Any]) -> Any:
-    """1 above a number, else 0."""
+    """1 above a number, else 0; of a CSR matrix the zeros go."""
+    if sparse.issparse(inputs[0]):
+        matrix = inputs[0]
+        marked = sparse.csr_matrix(
+            ((matrix.data > node.param("above")).astype(matrix.dtype), matrix.indices, matrix.indptr), matrix.shape
+        )
+        marked.eliminate_zeros()
+        return marked
     return (inputs[0] > node.param("above")).astype(inputs[0].dtype)
 
 

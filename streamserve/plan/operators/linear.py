@@ -56,9 +56,9 @@ def classes_of(node: Node) -> AnyArray:
 
 @operator("choose", shape="answers")
 def choose(node: Node, inputs: Sequence[Any]) -> AnyArray:
-    """The class of the highest score, the first of equals; of one score, the second class where it is above 0."""
+    """The class of the highest score, the first of equals; of one score, the second class where it is above a bound."""
     scores = inputs[0]
-    best = (scores > 0).astype(np.intp) if scores.ndim == 1 else np.argmax(scores, axis=1)
+    best = (scores > node.params.get("above", 0)).astype(np.intp) if scores.ndim == 1 else np.argmax(scores, axis=1)
     labels: AnyArray = classes_of(node)[best]
     return labels
 
@@ -85,6 +85,13 @@ def _normalised(chances: F64) -> F64:
         total[nothing] = chances.shape[1]
     chances /= total[:, None]
     return chances
+
+
+@operator("both", shape="answers")
+def both(_: Node, inputs: Sequence[Any]) -> AnyArray:
+    """Probabilities of two classes of the second one's, `[n]`."""
+    pair: AnyArray = np.vstack([1 - inputs[0], inputs[0]]).T
+    return pair
 
 
 @operator("softmax", shape="answers", each_row_alone=False)

@@ -14,13 +14,16 @@ import numpy as np
 from scipy import sparse
 
 from streamserve.plan.graph import Constant, Node
-from streamserve.plan.kernels.dictionary import entries_of
+from streamserve.plan.kernels.dictionary import encoded, entries_of
 from streamserve.plan.kernels.texts import Texts
-from streamserve.plan.operators.base import operator
+from streamserve.plan.operators.base import operator, refuse
 
 Grams = list[list[str]]
 ANALYSERS = ("word", "char", "char_wb")
 DEFAULT_PATTERN = r"(?u)\b\w\w+\b"
+_ONES = (1 << 32) - 1
+_LOWEST = -(1 << 31)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WHITE = re.compile(r"\s\s+")
 
 
@@ -48,7 +51,10 @@ def parts(node: Node) -> tuple[Node, ...]:
 
     chain = [part("normalise", ("lower", "accents"))]
     chain.append(part("ngrams", ("analyser", "pattern", "stop_words", "min_n", "max_n")))
-    chain.append(part("lookup", ("dtype", "features"), ("arena", "slots")))
+    if "arena" in constants:
+        chain.append(part("lookup", ("dtype", "features"), ("arena", "slots")))
+    else:
+        chain.append(part("hashed", ("dtype", "features", "signed")))
     if params["binary"]:
         chain.append(part("binary"))
     if params["sublinear"]:
@@ -130,6 +136,63 @@ def lookup(node: Node, inputs: Sequence[Any]) -> Any:
     return sparse.csr_matrix((data, columns, np.array(ends, dtype=np.int32)), shape=(len(ends) - 1, len(numbers)))
 
 
+@operator("encodable", shape="same")
+def encodable(node: Node, inputs: Sequence[Any]) -> list[str]:
+    """The documents; one is refused where an n-gram that is to be hashed holds half a surrogate pair."""
+    documents: list[str] = inputs[0]
+    wrong = [
+        not document.isascii()
+        and _SURROGATE.search(document) is not None
+        and any(_SURROGATE.search(gram) for gram in ngrams(node, [normalise(node, [[document]])])[0])
+        for document in documents
+    ]
+    refuse(np.array(wrong, dtype=bool), "its text holds half a surrogate pair, which has no UTF-8")
+    return documents
+
+
+@operator("hashed", shape="sparse")
+def hashed(node: Node, inputs: Sequence[Any]) -> Any:
+    """Count the n-grams by their hashes, with a sign where `signed`: CSR `[n, features]`, sums of 0 kept."""
+    features, signed = int(node.param("features")), bool(node.param("signed"))
+    indices: list[int] = []
+    counts: list[int] = []
+    ends = [0]
+    for grams in inputs[0]:
+        row: dict[int, int] = {}
+        for gram in grams:
+            value = _murmur(encoded(gram))
+            # the lowest number has no absolute value of 32 bits
+            place = abs(value) % features if value > _LOWEST else (-_LOWEST - features) % features
+            row[place] = row.get(place, 0) + (-1 if signed and value < 0 else 1)
+        for place in sorted(row):
+            indices.append(place)
+            counts.append(row[place])
+        ends.append(len(indices))
+    data_type = np.dtype(node.param("dtype"))
+    matrix = (np.array(counts, dtype=data_type), np.array(indices, dtype=np.int32), np.array(ends, dtype=np.int32))
+    return sparse.csr_matrix(matrix, shape=(len(ends) - 1, features))
+
+
+def _murmur(data: bytes) -> int:
+    """MurmurHash3 (x86, 32 bits, seed 0) as a signed number."""
+    state = 0
+    for i in range(0, len(data), 4):
+        block = data[i : i + 4]
+        mixed = int.from_bytes(block, "little") * 0xCC9E2D51 & _ONES
+        state ^= _turned(mixed, 15) * 0x1B873593 & _ONES
+        if len(block) == 4:
+            state = _turned(state, 13) * 5 + 0xE6546B64 & _ONES
+    state ^= len(data)
+    state = (state ^ state >> 16) * 0x85EBCA6B & _ONES
+    state = (state ^ state >> 13) * 0xC2B2AE35 & _ONES
+    state ^= state >> 16
+    return state - (1 << 32) if state >= 1 << 31 else state
+
+
+def _turned(value: int, bits: int) -> int:
+    return (value << bits | value >> 32 - bits) & _ONES
+
+
 def _with_data(matrix: Any, data: Any) -> Any:
     return sparse.csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 
@@ -189,6 +252,7 @@ _PARTS = {
     "normalise": normalise,
     "ngrams": ngrams,
     "lookup": lookup,
+    "hashed": hashed,
     "binary": binary,
     "sublinear": sublinear,
     "idf": idf,

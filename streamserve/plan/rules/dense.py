@@ -9,7 +9,9 @@ from streamserve.plan.operators.chains import STEPS, joined
 from streamserve.plan.rules.base import Rule
 from streamserve.plan.shapes import shapes
 
-_DENSE = frozenset({"dense", "rows"})
+_DENSE = frozenset({"dense", "rows", "scores", "answers"})
+#: Operators that make a sparse matrix of columns, and those that make the same as an array.
+_AS_ARRAYS = {"one_hot": "dense_one_hot", "places": "dense_places"}
 
 
 def _fuse_chain(graph: Graph) -> Graph:
@@ -63,8 +65,8 @@ def _dense_encode(graph: Graph) -> Graph:
     for i, node in enumerate(graph.nodes):
         reads = [graph.nodes[reader] for reader in readers[i]]
         dense = reads and all(one.op == "concat" and one.param("keeps") == "dense" for one in reads)
-        if node.op == "one_hot" and dense and i not in answers:
-            changed[i] = (replace(node, op="dense_one_hot"),)
+        if node.op in _AS_ARRAYS and dense and i not in answers:
+            changed[i] = (replace(node, op=_AS_ARRAYS[node.op]),)
     return rebuilt(graph, changed) if changed else graph
 
 

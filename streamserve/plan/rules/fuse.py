@@ -11,6 +11,8 @@ from streamserve.plan.rules.base import Rule
 
 #: Operators of a text chain, last first: the order in which the kernel does them, backwards.
 _ORDER = ("factor", "norm", "idf", "sublinear", "binary", "lookup", "ngrams")
+#: Counts come from a vocabulary or from hashes.
+_COUNTS = frozenset({"lookup", "hashed"})
 
 
 @dataclass(slots=True)
@@ -34,11 +36,16 @@ def _chain_from(graph: Graph, last: int) -> _Chain | None:
         if node.op == "normalise":
             chain.texts = at
             return chain if place == len(_ORDER) else None
-        if node.op not in _ORDER[place:]:
+        step = _step(node)
+        if step not in _ORDER[place:]:
             return None
-        place = _ORDER.index(node.op) + 1
+        place = _ORDER.index(step) + 1
         _take(chain, node)
         at = node.inputs[0]
+
+
+def _step(node: Node) -> str:
+    return "lookup" if node.op in _COUNTS else node.op
 
 
 def _take(chain: _Chain, node: Node) -> None:
@@ -50,10 +57,9 @@ def _take(chain: _Chain, node: Node) -> None:
         chain.constants["idf"] = node.constants["idf"]
     elif node.op == "norm":
         chain.params["norm"] = node.param("norm")
-    elif node.op == "lookup":
+    elif node.op in _COUNTS:
         chain.constants |= dict(node.constants)
-        chain.params["features"] = node.param("features")
-        chain.params["dtype"] = node.param("dtype")
+        chain.params |= dict(node.params)
     else:
         chain.params |= dict(node.params)
 
@@ -76,9 +82,9 @@ def _fuse_features(graph: Graph) -> Graph:
     readers, answers = graph.readers(), set(graph.outputs.values())
     chains: dict[int, tuple[Node, ...]] = {}
     for i, node in enumerate(graph.nodes):
-        if node.op not in _ORDER[:-1]:
+        if _step(node) not in _ORDER[:-1]:
             continue
-        goes_on = readers[i] and all(graph.nodes[reader].op in _ORDER for reader in readers[i]) and i not in answers
+        goes_on = readers[i] and all(_step(graph.nodes[one]) in _ORDER for one in readers[i]) and i not in answers
         chain = None if goes_on else _chain_from(graph, i)
         if chain is not None:
             chains[i] = (_fused("features", chain, (chain.texts,), {}, node.origin),)
