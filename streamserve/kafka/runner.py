@@ -142,12 +142,16 @@ class ModelRunner:
             loop.call_soon(self._report, model, missing)
             return
         self._under_way.add(model)
+        call = partial(self._call, loop, batch, model, inputs)
+        if model not in self._brief:
+            self._threads[model].submit(call)
+            return
         if not self._pending:
             loop.call_soon(self._dispatch)
-        self._pending.append((self._threads[model], partial(self._call, loop, batch, model, inputs)))
+        self._pending.append((self._threads[model], call))
 
     def _dispatch(self) -> None:
-        """Wake the models' threads: when the loop has done its turn, since they need the interpreter that it holds."""
+        """Wake the threads of brief models: when the loop has done its turn, for they need the interpreter it holds."""
         pending, self._pending = self._pending, []
         for thread, call in pending:
             thread.submit(call)
