@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+#: Fewer old requests are not worth passing over: they are expired in the time that a look-up takes.
+LEAST_SKIPPED = 1_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -20,6 +23,8 @@ class Plan:
     """Topic to scan for what is already answered; None where the stage needs none of it."""
     skips_after_ms: int | None = None
     """Records older than this are passed over when ownership begins, so that fresh ones need not wait; None: never."""
+    least_skipped: int = LEAST_SKIPPED
+    """So many must be old."""
     revoke_budget_ms: int = 1_000
     commit_interval_ms: int = 200
     lease_ms: int = 6_000

@@ -27,8 +27,6 @@ from streamserve.kafka.ports import At, Chunk, LogLookups, LogReader
 
 _log = logging.getLogger(__name__)
 
-#: Fewer are not worth it: they are expired in the time that a look-up takes.
-LEAST_SKIPPED = 1_000
 RECORDS_PER_S = 10_000
 _RETRY_S = 1.0
 _LOOK_S = 0.05

@@ -22,7 +22,7 @@ from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.once import ExactlyOnce, read_spans
 from streamserve.kafka.plan import Plan
 from streamserve.kafka.ports import At, Chunk, LogLookups, LogReader, LogWriter
-from streamserve.kafka.sweeper import LEAST_SKIPPED, Skipped
+from streamserve.kafka.sweeper import Skipped
 
 _log = logging.getLogger(__name__)
 
@@ -129,12 +129,12 @@ class TakeOver:
             return {}
         driving = {At(self._plan.driving, number): position for number, position in positions.items()}
         ends = await self._lookups.ends(driving)
-        behind = {at: end for at, end in ends.items() if end - driving[at] >= LEAST_SKIPPED}
+        behind = {at: end for at, end in ends.items() if end - driving[at] >= self._plan.least_skipped}
         found: dict[int, _Fresh] = {}
         for at, newest_ms in (await self._newest_ms(behind)).items():
             since_ms = newest_ms - after_ms
             offset = (await self._lookups.since({at: since_ms}))[at]
-            if offset - driving[at] >= LEAST_SKIPPED:
+            if offset - driving[at] >= self._plan.least_skipped:
                 found[at.partition] = _Fresh(offset=offset, since_ms=since_ms)
         return found
 

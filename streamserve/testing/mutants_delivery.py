@@ -13,6 +13,7 @@ from streamserve.core.window import Window
 from streamserve.kafka.fencing import Fences, Transactions
 from streamserve.kafka.once import ExactlyOnce
 from streamserve.kafka.ownership import Ownership
+from streamserve.kafka.sweeper import Sweeper
 from streamserve.kafka.takeover import TakeOver
 from streamserve.testing.simulator.clients import SimulatedConnections
 
@@ -171,7 +172,47 @@ def _lease_outlives_a_loss() -> AbstractContextManager[None]:
     return patched(Ownership, "lost", make)
 
 
+def _sweep_answers_what_was_answered() -> AbstractContextManager[None]:
+    """The sweep after an outage does not look which of the old requests have their record."""
+
+    async def nothing_found(_spans: Any) -> dict[int, Any]:
+        return {}
+
+    def make(original: Any) -> Any:
+        def init(self: Sweeper, **wanted: Any) -> None:
+            original(self, **(wanted | {"scan": nothing_found}))
+
+        return init
+
+    return patched(Sweeper, "__init__", make)
+
+
+def _skipped_range_forgotten() -> AbstractContextManager[None]:
+    """Commits pass over old requests, and do not say which."""
+    return patched(Sweeper, "left", lambda _original: lambda self, number: None)
+
+
+def _fresh_ones_passed_over() -> AbstractContextManager[None]:
+    """A new owner takes requests for old before they are."""
+
+    def make(original: Any) -> Any:
+        async def fresh(self: TakeOver, positions: Any) -> Any:
+            plan, after_ms = self._plan, self._plan.skips_after_ms
+            self._plan = plan if after_ms is None else replace(plan, skips_after_ms=after_ms // 8)
+            try:
+                return await original(self, positions)
+            finally:
+                self._plan = plan
+
+        return fresh
+
+    return patched(TakeOver, "_fresh", make)
+
+
 PLANTED = (
+    _sweep_answers_what_was_answered,
+    _skipped_range_forgotten,
+    _fresh_ones_passed_over,
     _markers_not_awaited,
     _no_look_behind_the_fence,
     _looked_up_before_the_fence,

@@ -26,11 +26,11 @@ from streamserve.kafka.codecs.answers import encode_answers
 from streamserve.kafka.codecs.inputs import input_codec
 from streamserve.kafka.loop import Wiring
 from streamserve.kafka.metrics import RoleMetrics
-from streamserve.kafka.plan import Plan
+from streamserve.kafka.plan import LEAST_SKIPPED, Plan
 from streamserve.kafka.ports import At, Chunk, Columns, Record
 from streamserve.kafka.roles import topics_of
 from streamserve.kafka.service import Clients, Role, RoleService
-from streamserve.kafka.sweeper import LEAST_SKIPPED, Skipped
+from streamserve.kafka.sweeper import Skipped
 from streamserve.kafka.takeover import read_metadata
 from streamserve.testing.log import MemoryGroupReader, MemoryLog, MemoryLookups, MemoryReader, MemoryWriter
 

@@ -18,7 +18,6 @@ from streamserve.testing.simulator.plan import Ask, Form
 APP = "sim"
 ROUTE = "r"
 MAX_REQUEST_BYTES = 4_096
-MAX_DEADLINE_MS = 5_000
 GUARD_MS = 15
 DEFAULT = 7
 NAMES = ("ash", "birch", "cedar", "dogwood")
@@ -40,7 +39,7 @@ def config_of(form: Form, variant: int = 0) -> str:
         "replication = 1",
         f'fused = "{"auto" if form.fused else "never"}"',
         f"guard_ms = {GUARD_MS}",
-        f"max_deadline_ms = {MAX_DEADLINE_MS}",
+        f"max_deadline_ms = {form.max_deadline_ms}",
         f'delivery = "{"exactly_once" if form.exactly_once else "at_least_once"}"',
         f"max_request_bytes = {MAX_REQUEST_BYTES}",
         f"epoch_delay_ms = {form.epoch_delay_ms}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from streamserve.testing.simulator.app import NAMES
 from streamserve.testing.simulator.models import MODES
@@ -13,13 +14,32 @@ REQUESTS = 2_000
 LOAD_MS = 4_000.0
 _SHORT_WINDOW_MS = 2_000
 MALFORMED = ("empty", "not_json", "shape", "large", "route", "deadline", "header", "form")
+_OUTAGES = 0.25
+_SHORT_MS = 1_000
 _DEADLINES = (50, 150, 400, 1_000, 3_000)
 
 
 def draw(seed: int, requests: int = REQUESTS) -> Plan:
     rng = random.Random(seed)
     form = _form(rng)
-    return Plan(seed=seed, form=form, bursts=_bursts(rng, form, requests), faults=_faults(rng, form))
+    plan = Plan(seed=seed, form=form, bursts=_bursts(rng, form, requests), faults=_faults(rng, form))
+    return _with_outage(random.Random(f"outage {seed}"), plan)
+
+
+def _with_outage(rng: random.Random, plan: Plan) -> Plan:
+    """In a quarter of the plans nobody may ask for more than a second, and all are gone for longer than that."""
+    if rng.random() > _OUTAGES:
+        return plan
+    form = plan.form
+    form = replace(form, max_deadline_ms=_SHORT_MS, deadline_ms=min(form.deadline_ms, _SHORT_MS))
+    bursts = tuple(
+        burst._replace(asks=tuple(ask._replace(deadline_ms=min(ask.deadline_ms, _SHORT_MS)) for ask in burst.asks))
+        for burst in plan.bursts
+    )
+    outage = Fault(
+        rng.random() * LOAD_MS / 3, "outage", for_ms=rng.choice((1_800, 2_500, 3_500)), point=rng.choice(("", "all"))
+    )
+    return replace(plan, form=form, bursts=bursts, faults=tuple(sorted((*plan.faults, outage))))
 
 
 def _form(rng: random.Random) -> Form:

@@ -180,6 +180,28 @@ def commits_never_pass_open_requests(evidence: Evidence) -> Verdict:
     return verdict
 
 
+def only_old_ones_are_passed_over(evidence: Evidence) -> Verdict:
+    """What an owner leaves to the sweep is older than any deadline."""
+    verdict = Verdict()
+    reached: dict[int, int] = {}
+    for commit in evidence.simulation.seen.commits:
+        if commit.skipped is None:
+            continue
+        first = max(commit.skipped.start, reached.get(commit.partition, 0))
+        for request in evidence.requests[commit.partition][first : commit.skipped.end]:
+            if request is None:
+                continue
+            verdict.premise += 1
+            left_ms = evidence.world_ms(request.append_ms) + evidence.form.max_deadline_ms - commit.at_ms
+            if left_ms > 0:
+                verdict.fail(
+                    f"{request.partition}-{request.offset} was passed over at {commit.at_ms:.0f} ms, {left_ms:.0f} ms "
+                    "before it was older than any deadline"
+                )
+        reached[commit.partition] = max(reached.get(commit.partition, 0), commit.skipped.end)
+    return verdict
+
+
 def answers_are_their_models_own(evidence: Evidence) -> Verdict:
     """What stands under a model's name and version is what that version says of that input."""
     verdict, form = Verdict(), evidence.form
@@ -264,6 +286,7 @@ INVARIANTS = tuple(
         late_ones_say_why,
         only_owners_send,
         commits_never_pass_open_requests,
+        only_old_ones_are_passed_over,
         commits_of_pools,
         commits_of_the_learner,
         answers_are_their_models_own,

@@ -52,7 +52,7 @@ class Fault(NamedTuple):
     `crash` (`point`, `number`: at an effect), `pause`, `stop`, `start`, `away`, `sends` (`point`: fate), `commits`,
     `model` (`point`: mode), `compact`, `retain` (what no commit needs any more is deleted), `delete` (requests of
     partition `point`, read or not: `number` of a hundred), `deploy` (every process restarted with `Form.deployed`, one
-    each `for_ms`).
+    each `for_ms`), `outage` (whoever writes terminal records is gone, `point` "all": everybody).
     """
 
     at_ms: float
@@ -104,6 +104,8 @@ class Form:
     cache: bool
     max_wait_ms: int
     exactly_once: bool = False
+    max_deadline_ms: int = 5_000
+    """What is older than that when somebody takes over is answered behind fresh requests."""
     deployed: tuple[ModelForm, ...] = ()
     """The route's models after a deploy in the midst of the run; empty: there is none."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from streamserve.core.effects import Count, RunBatch
@@ -23,7 +24,7 @@ from streamserve.kafka.composition import (
 from streamserve.kafka.hosting import warmer
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import At, Chunk
-from streamserve.kafka.service import RoleService
+from streamserve.kafka.service import Role, RoleService
 from streamserve.runtimes.base import Runtime
 from streamserve.settings import Settings
 from streamserve.testing.simulator.broker import SimulatedLog
@@ -39,6 +40,8 @@ from streamserve.testing.simulator.writer import Effects
 _EPOCHS_RETENTION_MS = 86_400_000
 #: A process that died by itself is started again after this.
 _RESTART_MS = 300.0
+#: A run has a hundredth of the requests of an outage, and passes over as many.
+_LEAST_SKIPPED = 10
 
 
 class QuietMetrics(RoleMetrics):
@@ -117,6 +120,8 @@ class SimulatedProcess:
         self.variant = 0
         """Of the config with which it is started next."""
         self.stopping = False
+        self.gone_until = 0.0
+        """It is not started before."""
         self.troubles: list[str] = []
         """What it died of by itself."""
         self.graves: list[Machine] = []
@@ -134,6 +139,9 @@ class SimulatedProcess:
         if self.alive:
             return
         env = self._env
+        if env.world.now < self.gone_until:
+            env.world.at(self.gone_until + env.world.delay(0, 100), self.start)
+            return
         self.lives += 1
         self._variant = env.variant_of[self.life] = self.variant
         self.stopping = False
@@ -176,10 +184,10 @@ class SimulatedProcess:
     def _services(self, app: App, machine: Machine) -> list[RoleService]:
         env, form = self._env, self.form
 
-        def service(role: object, **more: object) -> RoleService:
+        def service(role: Role, **more: object) -> RoleService:
             return role_service(
                 app,
-                role,  # type: ignore[arg-type]
+                replace(role, plan=replace(role.plan, least_skipped=_LEAST_SKIPPED)),
                 make=partial(RoleService, runner=make_runner, tune=lambda: None),
                 clock=BrokerClock(monotonic=self.clock.monotonic, epoch=self.clock.epoch),
                 metrics=QuietMetrics(form.role, env.counts),
@@ -249,11 +257,19 @@ class SimulatedProcess:
         """Nothing is open in it; also true of one that is not there."""
         if not self.alive:
             return True
-        return all(service.role.stage.idle and not service.loop.queued_records for service in self.services)
+        return all(
+            service.role.stage.idle
+            and not service.loop.queued_records
+            and (service.sweeper is None or not service.sweeper.requests_left)
+            for service in self.services
+        )
 
     @property
     def open_requests(self) -> int:
-        return sum(service.loop.open_requests for service in self.services) if self.alive else 0
+        if not self.alive:
+            return 0
+        sweepers = [service.sweeper.loop for service in self.services if service.sweeper is not None]
+        return sum(loop.open_requests for loop in [*(service.loop for service in self.services), *sweepers])
 
     def bury(self) -> None:
         """At the end of the run."""

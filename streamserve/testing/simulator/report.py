@@ -29,6 +29,8 @@ FAULTS = (
     "retention",
     "requests deleted",
     "deploy",
+    "outage",
+    "old requests passed over",
     "slow answer",
     "fetch of a prefix",
     "machine with another clock",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from streamserve.testing.simulator.plan import Burst, Plan
+from streamserve.testing.simulator.plan import Plan
 
 _Item = TypeVar("_Item")
 StillFails = Callable[[Plan], bool]
@@ -67,7 +67,7 @@ def _fewer_asks(plan: Plan, budget: _Budget) -> Plan:
     def with_asks(kept: list[tuple[int, int]]) -> Plan:
         chosen = set(kept)
         bursts = [
-            Burst(burst.at_ms, burst.partition, tuple(ask for a, ask in enumerate(burst.asks) if (b, a) in chosen))
+            burst._replace(asks=tuple(ask for a, ask in enumerate(burst.asks) if (b, a) in chosen))
             for b, burst in enumerate(plan.bursts)
         ]
         return replace(plan, bursts=tuple(burst for burst in bursts if burst.asks))

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from streamserve.kafka.ports import At, Committed
+from streamserve.kafka.sweeper import Skipped
+from streamserve.kafka.takeover import read_metadata
 from streamserve.testing.simulator.app import APP, GUARD_MS, models_of, settings_of, topics
 from streamserve.testing.simulator.broker import SimulatedLog
 from streamserve.testing.simulator.clock import WORLD_EPOCH_MS
@@ -46,7 +48,8 @@ class Commit:
     partition: int
     offset: int
     passes_open: bool = False
-    """Of the terminal group: a request below it had no terminal record in the log."""
+    """Of the terminal group: a request below it had no terminal record in the log, and was not noted as skipped."""
+    skipped: Skipped | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,6 +113,8 @@ class Simulation:
         self.weather.cut = self._cut
         self.clients.held_up = lambda from_ms, to_ms: self.bad(from_ms - 200, to_ms + 300)
         self.trouble = Trouble(self)
+        self.left_of_outages: dict[int, Skipped] = {}
+        """By partition, what the newest commit says that is to be swept."""
         self._last_call: dict[tuple[str, str], float] = {}
         self._calls: dict[tuple[str, str], int] = {}
         self.terminal_group = f"{APP}.terminal"
@@ -164,7 +169,7 @@ class Simulation:
         return served >= self._to_be_served
 
     def _is_over(self) -> bool:
-        if not all(process.idle for process in self.processes.values()):
+        if self.left_of_outages or not all(process.idle for process in self.processes.values()):
             return False
         for group in self.env.coordinator.groups.values():
             for at in self.log.partitions(group.topic):
@@ -221,7 +226,11 @@ class Simulation:
         self.seen.failed_sends.add((process.life, at))
 
     def _committed(self, group: Group, at: At, committed: Committed) -> None:
-        passes = group.name == self.terminal_group and not self.clients.all_below(at.partition, committed.offset)
+        skipped, passes = None, False
+        if group.name == self.terminal_group:
+            skipped = Skipped.read(read_metadata(committed.metadata))
+            passes = not self.clients.all_below(at.partition, committed.offset, skipped)
+            self._note_skipped(at.partition, skipped)
         self.seen.commits.append(
             Commit(
                 at_ms=self.world.now,
@@ -229,8 +238,19 @@ class Simulation:
                 partition=at.partition,
                 offset=committed.offset,
                 passes_open=passes,
+                skipped=skipped,
             )
         )
+
+    def _note_skipped(self, number: int, skipped: Skipped | None) -> None:
+        before = self.left_of_outages.get(number)
+        if skipped is None:
+            self.left_of_outages.pop(number, None)
+            return
+        self.left_of_outages[number] = skipped
+        if before is None or skipped.end > before.end:
+            self.count("old requests passed over")
+            self.told("log", f"has requests {number}-{skipped.start} to before {skipped.end} to be swept")
 
     def _cut(self, model: SimulatedModel, process: str, inputs: object, now: float, odd: bool) -> None:
         """Judged against what the model takes at least, with the share that an idle time leaves of a prediction."""

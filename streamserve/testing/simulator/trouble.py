@@ -41,6 +41,8 @@ class Trouble:
                 self._delete(int(fault.point), fault.number)
             case "deploy":
                 self._deploy(fault)
+            case "outage":
+                self._outage(fault)
             case _:
                 self._happen_to(self._simulation.processes[fault.process], fault)
 
@@ -75,6 +77,17 @@ class Trouble:
             case "model":
                 self._break_model(process, fault)
 
+    def _outage(self, fault: Fault) -> None:
+        """Whoever writes terminal records is killed, and comes back when most of them are late."""
+        simulation = self._simulation
+        simulation.count("outage")
+        role = "worker" if simulation.plan.form.fused else "aggregate"
+        for process in simulation.processes.values():
+            if process.form.role == role or fault.point == "all":
+                process.kill()
+                process.gone_until = self._world.now + fault.for_ms
+                process.start()
+
     def _crash(self, process: SimulatedProcess, fault: Fault) -> None:
         words = f"is killed {fault.point}" if fault.point else "is killed"
         if process.kill(words):
@@ -106,9 +119,13 @@ class Trouble:
         """As retention would: what no commit needs any more is deleted. A restarted owner reads nothing of it."""
         topics, deleted = self._simulation.topics, 0
         for number in range(self._simulation.plan.form.partitions):
+            left = self._simulation.left_of_outages.get(number)
+            answers, predictions = (1 << 62, 1 << 62) if left is None else (left.answers, left.predictions)
             needs = {
-                topics.answers: self._needed(number, {"terminal": "answers", "join": "answers_from"}),
-                topics.predictions: self._needed(number, {"terminal": "predictions", "join": "predictions_from"}),
+                topics.answers: min(answers, self._needed(number, {"terminal": "answers", "join": "answers_from"})),
+                topics.predictions: min(
+                    predictions, self._needed(number, {"terminal": "predictions", "join": "predictions_from"})
+                ),
                 topics.feedback: self._needed(number, {"join": "rebuild_from"}),
             }
             for topic, offset in needs.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from streamserve.kafka.perform import Topics
 from streamserve.kafka.ports import At, Columns, Record
+from streamserve.kafka.sweeper import Skipped
 from streamserve.testing.simulator.app import Bytes, feedback_of
 from streamserve.testing.simulator.broker import SimulatedLog
 from streamserve.testing.simulator.plan import Ask, Burst, FeedbackAsk, Form, Plan
@@ -171,12 +172,15 @@ class Clients:
         self._count("feedback duplicate", feedback.copies - 1)
         self._log.append(At(self._topics.feedback, to), [Columns.of([record] * feedback.copies)])
 
-    def all_below(self, partition: int, offset: int) -> bool:
-        """Whether every request below this offset has a terminal record."""
+    def all_below(self, partition: int, offset: int, skipped: Skipped | None) -> bool:
+        """Whether every request below this offset, but for the skipped ones, has a terminal record."""
         written = self.written[partition]
         while written.prefix < min(offset, len(written.asks)) and written.answered[written.prefix]:
             written.prefix += 1
-        return written.prefix >= min(offset, len(written.asks))  # no request stands behind these yet
+        end = min(offset, len(written.asks))  # no request stands behind these yet
+        if written.prefix >= end:
+            return True
+        return skipped is not None and written.prefix >= skipped.start and all(written.answered[skipped.end : end])
 
     @property
     def satisfied(self) -> bool:

@@ -40,6 +40,9 @@ FOUND = {
     "unknown-versions-forgotten": 330,
     "markers-not-awaited": 539,
     "looked-up-before-the-fence": 4,
+    "sweep-answers-what-was-answered": 29,
+    "skipped-range-forgotten": 5,
+    "fresh-ones-passed-over": 27,
 }
 BEFORE, BEHIND = 1, 20
 FAR = 2_000
