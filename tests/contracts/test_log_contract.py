@@ -30,9 +30,10 @@ from streamserve.kafka.rawfetch import RawReader
 from streamserve.kafka.writer import KafkaWriter
 from streamserve.testing.log import MemoryGroupReader, MemoryLog, MemoryLookups, MemoryReader, MemoryWriter
 from streamserve.testing.simulator.broker import SimulatedLog
-from streamserve.testing.simulator.clients import Node, SimulatedConnections
+from streamserve.testing.simulator.clients import SimulatedConnections
 from streamserve.testing.simulator.clock import MachineClock
 from streamserve.testing.simulator.groups import Coordinator
+from streamserve.testing.simulator.node import Node
 from streamserve.testing.simulator.world import Machine, World
 from tests.contracts.conftest import RUN
 
@@ -185,7 +186,8 @@ def make_log(request: pytest.FixtureRequest) -> Callable[[], Any]:
 
 def run_on(world: World, machine: Machine, coroutine: Coroutine[Any, Any, None]) -> None:
     task = machine.loop.create_task(coroutine)
-    world.run(600_000, task.done)
+    task.add_done_callback(lambda _: setattr(world, "over", True))
+    world.run(600_000)
     machine.kill()
     machine.loop.bury()
     task.result()

@@ -8,64 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from streamserve.errors import BrokerError
 from streamserve.kafka.fencing import Fences
 from streamserve.kafka.once import ExactlyOnce, Outputs
 from streamserve.kafka.perform import Topics
 from streamserve.kafka.ports import At, Chunk, Committed, GroupReader, LogLookups, LogReader, LogWriter, Rebalance
-from streamserve.testing.simulator.broker import SimulatedLog
-from streamserve.testing.simulator.groups import Coordinator, Membership
-from streamserve.testing.simulator.transactions import SimulatedTransactions, TransactionCoordinator
-from streamserve.testing.simulator.world import Machine
-from streamserve.testing.simulator.writer import Effects, SimulatedWriter
+from streamserve.testing.simulator.groups import Membership
+from streamserve.testing.simulator.node import Node
+from streamserve.testing.simulator.transactions import SimulatedTransactions
+from streamserve.testing.simulator.writer import SimulatedWriter
 
 _Found = TypeVar("_Found")
 
 #: One way, and there and back.
 NETWORK_MS = (0.2, 2.0)
 FETCH_MS = (0.8, 5.0)
-#: Now and then an answer of the broker takes as long.
-SLOW_MS = (200.0, 1_500.0)
 _SLOW_FETCHES, _SLOW_LOOK_UPS = 0.0005, 0.01
-
-
-@dataclass(slots=True, kw_only=True)
-class Node:
-    """What all clients of one process share."""
-
-    name: str
-    machine: Machine
-    log: SimulatedLog
-    coordinator: Coordinator
-    session_ms: float
-    heartbeat_ms: float
-    transactions: TransactionCoordinator | None = None
-    """Where delivery is exactly once."""
-    effects: Effects = field(default_factory=Effects)
-
-    def answer(self, future: asyncio.Future[Any], value: object) -> None:
-        """The broker's answer arrives."""
-        if not self.machine.dead and not future.done():
-            future.set_result(value)
-
-    def delay(self, usual_ms: tuple[float, float], slow: float) -> float:
-        """How long an answer of the broker is on its way."""
-        world = self.log.world
-        if world.rng.random() >= slow:
-            return world.delay(*usual_ms)
-        took_ms = world.delay(*SLOW_MS)
-        self.effects.slow(took_ms)
-        return took_ms
-
-    def fail(self, future: asyncio.Future[Any], words: str) -> None:
-        if not self.machine.dead and not future.done():
-            future.set_exception(BrokerError(words))
 
 
 class _Reading:
@@ -185,8 +147,9 @@ class SimulatedReader(_Reading):
 class SimulatedGroupReader(_Reading):
     """`GroupReader`, with the life of aiokafka's member: heartbeats, eager rebalances, a listener that is awaited."""
 
-    def __init__(self, node: Node, *, topic: str, group: str, committed_only: bool) -> None:
+    def __init__(self, node: Node, *, topic: str, group: str, instance: str | None, committed_only: bool) -> None:
         super().__init__(node, committed_only=committed_only)
+        self._instance = instance
         self._group = node.coordinator.group(group, topic)
         self._member: Membership | None = None
         self._generation = -1
@@ -215,7 +178,8 @@ class SimulatedGroupReader(_Reading):
             self._life.cancel()
         self._positions.clear()
         if self._member is not None:
-            self._send(self._group.leave, self._member)
+            if not self._node.hands_over():
+                self._send(self._group.leave, self._member)
             self._member = None
 
     async def _live(self) -> None:
@@ -239,7 +203,7 @@ class SimulatedGroupReader(_Reading):
         node = self._node
         future: asyncio.Future[tuple[int, frozenset[At]]] = node.machine.loop.create_future()
         if self._member is None:
-            self._member = Membership(node.name, node.session_ms)
+            self._member = Membership(node.name, node.session_ms, self._instance)
         member = self._member
 
         def joined(generation: int, mine: frozenset[At]) -> None:
@@ -362,7 +326,9 @@ class SimulatedConnections:
         self.groups: list[SimulatedGroupReader] = []
 
     def group(self, *, topic: str, group: str, instance: str | None, committed_only: bool) -> GroupReader:
-        reader = SimulatedGroupReader(self._node, topic=topic, group=group, committed_only=committed_only)
+        reader = SimulatedGroupReader(
+            self._node, topic=topic, group=group, instance=instance, committed_only=committed_only
+        )
         self.groups.append(reader)
         return reader
 

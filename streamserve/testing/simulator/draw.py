@@ -14,7 +14,7 @@ REQUESTS = 2_000
 LOAD_MS = 4_000.0
 _SHORT_WINDOW_MS = 2_000
 MALFORMED = ("empty", "not_json", "shape", "large", "route", "deadline", "header", "form")
-_OUTAGES = 0.25
+_OUTAGES, _STATIC = 0.25, 0.35
 _SHORT_MS = 1_000
 _DEADLINES = (50, 150, 400, 1_000, 3_000)
 
@@ -23,7 +23,19 @@ def draw(seed: int, requests: int = REQUESTS) -> Plan:
     rng = random.Random(seed)
     form = _form(rng)
     plan = Plan(seed=seed, form=form, bursts=_bursts(rng, form, requests), faults=_faults(rng, form))
+    plan = _with_static_members(random.Random(f"static {seed}"), plan)
     return _with_outage(random.Random(f"outage {seed}"), plan)
+
+
+def _with_static_members(rng: random.Random, plan: Plan) -> Plan:
+    """In some plans a process that comes again takes its own place, and some are restarted by way of their twins."""
+    if rng.random() > _STATIC:
+        return plan
+    hands = [
+        Fault(rng.random() * LOAD_MS, "hand", rng.choice(plan.form.processes).name)
+        for _ in range(rng.choice((1, 2, 3)))
+    ]
+    return replace(plan, form=replace(plan.form, static=True), faults=tuple(sorted((*plan.faults, *hands))))
 
 
 def _with_outage(rng: random.Random, plan: Plan) -> Plan:

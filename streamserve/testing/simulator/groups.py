@@ -1,7 +1,8 @@
 """The simulated group coordinator: generations, session time-outs, eager rebalances, fenced commits.
 
 A member that was thrown out is not told: it learns it from the answer to its next heartbeat or commit, and until then
-goes on as if it owned its partitions (a zombie). Its commits are refused, its sends are not.
+goes on as if it owned its partitions (a zombie). Its commits are refused, its sends are not. Who joins under the name
+of a static member takes its place, and its partitions: nothing is moved (KIP-345).
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ Observer = Callable[["Group", At, Committed], None]
 class Membership:
     """One join of one process; a restart is another."""
 
-    def __init__(self, name: str, session_ms: float) -> None:
-        self.name = name
+    def __init__(self, name: str, session_ms: float, instance: str | None = None) -> None:
+        """`instance`: its name, where it is a static member."""
+        self.name, self.instance = name, instance
         self.session_ms = session_ms
         self.heard_at = 0.0
         self.joined: Joined | None = None
@@ -48,6 +50,8 @@ class Group:
         self.expired = 0
         self.refused_commits = 0
         self.rebalances = 0
+        self.returned = 0
+        """Static members whose place was taken under their name."""
         self._members: list[Membership] = []
         self._rebalancing = False
         self._round = 0
@@ -56,12 +60,29 @@ class Group:
         """Answered by `joined` once every member has come, or the others are given up."""
         member.heard_at = self._world.now
         member.joined = joined
+        if self._takes_a_place(member) and not self._rebalancing:
+            member.joined = None
+            joined(self.generation, frozenset(at for at, owner in self.owners.items() if owner is member))
+            return
         if member not in self._members:
             self._members.append(member)
             self._watch(member)
         if not self._rebalancing:
             self._begin()
         self._complete_if_all_came()
+
+    def _takes_a_place(self, member: Membership) -> bool:
+        """Whether it has come instead of one of its name, who is no member any more."""
+        if member.instance is None or member in self._members:
+            return False
+        for i, before in enumerate(self._members):
+            if before.instance == member.instance:
+                self._members[i] = member
+                self.owners = {at: member if owner is before else owner for at, owner in self.owners.items()}
+                self.returned += 1
+                self._watch(member)
+                return True
+        return False
 
     def leave(self, member: Membership) -> None:
         if member in self._members:

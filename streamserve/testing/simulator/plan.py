@@ -49,10 +49,11 @@ class Burst(NamedTuple):
 class Fault(NamedTuple):
     """One planned trouble. `kind` says which, the rest what it needs.
 
-    `crash` (`point`, `number`: at an effect), `pause`, `stop`, `start`, `away`, `sends` (`point`: fate), `commits`,
-    `model` (`point`: mode), `compact`, `retain` (what no commit needs any more is deleted), `delete` (requests of
-    partition `point`, read or not: `number` of a hundred), `deploy` (every process restarted with `Form.deployed`, one
-    each `for_ms`), `outage` (whoever writes terminal records is gone, `point` "all": everybody).
+    `crash` (`point`, `number`: at an effect), `pause`, `stop`, `hand` (stopped, and its twin joins under its name),
+    `start`, `away`, `sends` (`point`: fate), `commits`, `model` (`point`: mode), `compact`, `retain` (what no commit
+    needs any more is deleted), `delete` (requests of partition `point`, read or not: `number` of a hundred), `deploy`
+    (every process restarted with `Form.deployed`, one each `for_ms`), `outage` (whoever writes terminal records is
+    gone; `point` "all": everybody).
     """
 
     at_ms: float
@@ -104,6 +105,8 @@ class Form:
     cache: bool
     max_wait_ms: int
     exactly_once: bool = False
+    static: bool = False
+    """Each process is a static member of its groups, by its name."""
     max_deadline_ms: int = 5_000
     """What is older than that when somebody takes over is answered behind fresh requests."""
     deployed: tuple[ModelForm, ...] = ()

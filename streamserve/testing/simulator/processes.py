@@ -28,10 +28,11 @@ from streamserve.kafka.service import Role, RoleService
 from streamserve.runtimes.base import Runtime
 from streamserve.settings import Settings
 from streamserve.testing.simulator.broker import SimulatedLog
-from streamserve.testing.simulator.clients import Node, SimulatedConnections
+from streamserve.testing.simulator.clients import SimulatedConnections
 from streamserve.testing.simulator.clock import MachineClock
 from streamserve.testing.simulator.groups import Coordinator
 from streamserve.testing.simulator.models import SimulatedModel, SimulatedRunner, Weather
+from streamserve.testing.simulator.node import Node
 from streamserve.testing.simulator.plan import Process
 from streamserve.testing.simulator.transactions import TransactionCoordinator
 from streamserve.testing.simulator.world import Machine, World
@@ -42,6 +43,8 @@ _EPOCHS_RETENTION_MS = 86_400_000
 _RESTART_MS = 300.0
 #: A run has a hundredth of the requests of an outage, and passes over as many.
 _LEAST_SKIPPED = 10
+#: A twin has read the states and waits; so soon it knows that the one before it has ended.
+_TWIN_JOINS_MS = (0.5, 20.0)
 
 
 class QuietMetrics(RoleMetrics):
@@ -86,6 +89,8 @@ class Environment:
         """`settings`, `models`: before and after the deploy; `models` by pool, then by model id."""
         self.world, self.log, self.settings, self.models, self.weather = world, log, settings, models, weather
         self.coordinator = Coordinator(log)
+        self.static = False
+        """Processes are static members of their groups."""
         self.variant_of: dict[str, int] = {}
         """A process's life -> 1 where it has the new config."""
         self.deploy_ms = float("inf")
@@ -119,7 +124,7 @@ class SimulatedProcess:
         self._variant = 0
         self.variant = 0
         """Of the config with which it is started next."""
-        self.stopping = False
+        self.stopping = self._hands_over = False
         self.gone_until = 0.0
         """It is not started before."""
         self.troubles: list[str] = []
@@ -144,7 +149,7 @@ class SimulatedProcess:
             return
         self.lives += 1
         self._variant = env.variant_of[self.life] = self.variant
-        self.stopping = False
+        self.stopping = self._hands_over = False
         machine = self.machine = Machine(env.world, self.clock)
         effects = Effects()
         effects.crash_at, effects.send_fates, effects.commit_fates = (
@@ -165,6 +170,7 @@ class SimulatedProcess:
             heartbeat_ms=float(group.heartbeat_interval_ms),
             effects=effects,
             transactions=env.transactions,
+            hands_over=lambda: self._hands_over and self.machine is machine,
         )
         self.effects = effects
         self.connections = SimulatedConnections(node)
@@ -192,6 +198,7 @@ class SimulatedProcess:
                 clock=BrokerClock(monotonic=self.clock.monotonic, epoch=self.clock.epoch),
                 metrics=QuietMetrics(form.role, env.counts),
                 metrics_port=None,
+                instance=form.name if env.static else None,
                 **more,  # type: ignore[arg-type]
             )
 
@@ -226,6 +233,8 @@ class SimulatedProcess:
         self._end(machine, "died: " + self.troubles[-1] if errors else "has stopped")
         if errors:
             self._env.world.after(_RESTART_MS, self.start)
+        elif self._hands_over:
+            self._env.world.after(self._env.world.delay(*_TWIN_JOINS_MS), self.start)
 
     def _end(self, machine: Machine, words: str) -> None:
         if not machine.dead:
@@ -242,12 +251,12 @@ class SimulatedProcess:
         self._end(self.machine, words)
         return True
 
-    def request_stop(self) -> bool:
-        """As SIGTERM."""
+    def request_stop(self, *, hands_over: bool = False) -> bool:
+        """As SIGTERM; `hands_over`: its twin takes its place as soon as it is gone."""
         machine = self.machine
         if machine is None or machine.dead:
             return False
-        self.stopping = True
+        self.stopping, self._hands_over = True, hands_over
         for service in self.services:
             machine.loop.call_soon(service.request_stop)
         return True

@@ -20,6 +20,8 @@ FAULTS = (
     "pause",
     "pause beyond session",
     "stop",
+    "hand-over",
+    "static member returned",
     "late start",
     "session expired",
     "commit refused",

@@ -101,6 +101,7 @@ class Simulation:
             models=[models_of(form, variant) for variant in range(len(form.variants))],
             weather=self.weather,
         )
+        self.env.static = form.static
         self.seen = Seen()
         self.clients = Clients(plan, self.log, self.topics)
         self.processes = {process.name: SimulatedProcess(process, self.env, self.told) for process in form.processes}
@@ -288,6 +289,7 @@ class Simulation:
         found = self.seen.faults | self.clients.counts
         found["session expired"] = sum(group.expired for group in groups)
         found["commit refused"] = sum(group.refused_commits for group in groups)
+        found["static member returned"] = sum(group.returned for group in groups)
         found["rebalance"] = sum(max(0, group.rebalances - 1) for group in groups)
         found["fetch of a prefix"] = self.log.prefix_fetches
         found |= {name: self.env.counts.get(name, 0) for name in ("shut out by a fence", "partition taken anew")}

@@ -70,6 +70,11 @@ class Trouble:
                     simulation.told(process.form.name, "is asked to stop")
                     simulation.bad(world.now, world.now + 600)
                     world.after(fault.for_ms, self._start_when_gone, process)
+            case "hand":
+                if process.request_stop(hands_over=True):
+                    simulation.count("hand-over")
+                    simulation.told(process.form.name, "is asked to hand over to its twin")
+                    simulation.bad(world.now, world.now + 600)
             case "sends":
                 process.effects.send_fates.extend([fault.point] * fault.number)
             case "commits":

@@ -199,7 +199,7 @@ def form_words(form: Form) -> str:
     )
     if form.deployed:
         models += "; after the deploy " + ", ".join(f"{m.name}@{m.version} in {m.pool}" for m in form.deployed)
-    once = "exactly once, " if form.exactly_once else ""
+    once = ("exactly once, " if form.exactly_once else "") + ("static members, " if form.static else "")
     kind = "fused" if form.fused else "split"
     return (
         f"{kind}, {once}{form.partitions} partitions, {form.policy}, combine {form.combine}, input {form.input}, "

@@ -40,6 +40,25 @@ def test_a_second_member_waits_for_the_first_to_come_again() -> None:
     assert told[1:] == [("a", 2, [0]), ("b", 2, [1])]
 
 
+def test_who_joins_under_the_name_of_a_static_member_takes_its_place_and_nothing_moves() -> None:
+    world, told = World(0), Told()
+    group = group_of(world)
+    first, other = Membership("a#1", 1_000, "a"), Membership("b#1", 1_000, "b")
+    join(group, first, told)
+    join(group, other, told)
+    world.run(50)
+    mine = next(numbers for name, _, numbers in told if name == "a#1")
+    again = Membership("a#2", 1_000, "a")
+    join(group, again, told)
+    assert told[-1] == ("a#2", group.generation, mine)
+    assert group.heartbeat(other, group.generation) == "ok"
+    assert group.heartbeat(first, group.generation) == "unknown"
+    assert not group.commit(first, group.generation, commit_of(5))
+    assert group.commit(again, group.generation, commit_of(5))
+    world.run(5_000)  # all are silent: nobody's session outlives that
+    assert group.owners == {}
+
+
 def test_a_silent_member_is_thrown_out_and_its_commits_are_refused() -> None:
     world, told = World(0), Told()
     group = group_of(world)

@@ -9,7 +9,7 @@ from streamserve.testing.simulator.run import Totals, runs
 
 #: Seeds at which each was found, by the hunt.
 FOUND = {
-    "commit-before-produce": 6,
+    "commit-before-produce": 10,
     "ledger-off-by-one": 1,
     "ledger-settles-the-highest": 2,
     "epoch-applied-early": 2,
@@ -18,7 +18,7 @@ FOUND = {
     "answers-read-too-late": 26,
     "scan-from-too-late": 12,
     "outcomes-not-deduplicated": 12,
-    "state-forgets-what-it-includes": 14,
+    "state-forgets-what-it-includes": 18,
     "outcomes-settled-when-learnt": 2,
     "feedback-settled-at-once": 1,
     "failed-sends-taken-for-sent": 37,

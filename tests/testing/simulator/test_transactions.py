@@ -10,9 +10,10 @@ import pytest
 from streamserve.kafka.fencing import Fences, ShutOut
 from streamserve.kafka.ports import Ack, At, Columns, Record
 from streamserve.testing.simulator.broker import SimulatedLog
-from streamserve.testing.simulator.clients import Node, SimulatedReader
+from streamserve.testing.simulator.clients import SimulatedReader
 from streamserve.testing.simulator.clock import MachineClock
 from streamserve.testing.simulator.groups import Coordinator
+from streamserve.testing.simulator.node import Node
 from streamserve.testing.simulator.transactions import SimulatedTransactions, TransactionCoordinator
 from streamserve.testing.simulator.world import Machine, World
 from streamserve.testing.simulator.writer import Effects, SimulatedWriter
