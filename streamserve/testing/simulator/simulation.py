@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -185,9 +186,9 @@ class Simulation:
         bound = 0
         for number, written in enumerate(self.clients.written):
             stamps = self.log.partition(At(self.topics.requests, number)).stamps
-            recent = sum(1 for stamp in reversed(stamps[-3_000:]) if stamp > now - 6_000)
-            answers = self.log.partition(At(self.topics.predictions, number)).stamps[-3_000:]
-            recent += sum(1 for stamp in answers if stamp > now - _SEND_TROUBLE_MS)  # it may not have heard of these
+            recent = len(stamps) - bisect_right(stamps, now - 6_000)
+            answers = self.log.partition(At(self.topics.predictions, number)).stamps
+            recent += len(answers) - bisect_right(answers, now - _SEND_TROUBLE_MS)  # it may not have heard of these
             bound += recent + written.missing + len(written.deleted)  # whoever had read them goes on with them
         for process in self.processes.values():
             if process.form.role != "learn" and process.alive:

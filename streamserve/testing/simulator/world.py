@@ -35,7 +35,10 @@ class World:
         heapq.heappush(self._heap, (when_ms if when_ms > now else now, self.rng.random(), self._number, what, args))
 
     def after(self, delay_ms: float, what: Callable[..., Any], *args: Any) -> None:
-        self.at(self.clock.now + delay_ms, what, *args)
+        self._number += 1
+        now = self.clock.now
+        when_ms = now + delay_ms if delay_ms > 0 else now
+        heapq.heappush(self._heap, (when_ms, self.rng.random(), self._number, what, args))
 
     def forget(self) -> None:
         """Let go of all that was to happen."""
