@@ -36,7 +36,7 @@ FOUND = {
     "no-fence": 11,
     "undecided-requests-read": 0,
     "lease-outlives-a-loss": 4,
-    "late-states-take-over": 769,
+    "late-states-take-over": 541,
     "unknown-versions-forgotten": 125,
     "markers-not-awaited": 539,
     "looked-up-before-the-fence": 4,
