@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from streamserve.addresses import check_addresses
 from streamserve.client.targets import own_broker
 from streamserve.errors import TopicsDiffer
 from streamserve.kafka import admin
@@ -84,6 +85,7 @@ def _ask(
     settings = load_settings(config)
     named = bootstrap_servers or settings.broker.bootstrap_servers
     address = named or own_broker(settings.app.name, settings.app.state_dir)
+    check_addresses(address)
     options = connection_options(settings.broker.client)
     # What goes wrong is said once, in our words.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

@@ -90,8 +90,8 @@ class Client:
         `routes`: what is known of single routes; it wins over `codec`. `from_config` fills it in.
         `security`: more keyword arguments of aiokafka's clients.
         `log`: another log than Kafka (tests).
-        Raises ConfigError for an app's name that cannot be one, BrokerError where no broker is named and none runs,
-        UnusableInput for other arguments that cannot be used.
+        Raises ConfigError for an app's name or an address that cannot be one, BrokerError where no broker is named and
+        none runs, UnusableInput for other arguments that cannot be used.
         """
         check_set_up(bootstrap_servers, deadline_ms, grace_ms)
         check_count(max_outstanding, "max_outstanding")

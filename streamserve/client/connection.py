@@ -10,6 +10,7 @@ from aiokafka.admin import RecordsToDelete
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
+from streamserve.addresses import check_addresses
 from streamserve.client.inputs import MAX_RECORD_BYTES
 from streamserve.errors import BrokerError, TopicsDiffer
 from streamserve.kafka.clients import KafkaReader
@@ -104,6 +105,7 @@ class KafkaLog:
 
     def __init__(self, bootstrap_servers: str, security: Mapping[str, Any] | None = None) -> None:
         """`security`: more keyword arguments of aiokafka's clients. Holds secrets: never for a log."""
+        check_addresses(bootstrap_servers)
         self._options = {**(security or {}), "bootstrap_servers": bootstrap_servers}
 
     @property

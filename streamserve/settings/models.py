@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from streamserve import addresses
 from streamserve.core.messages import MAX_MODELS_PER_ROUTE
 from streamserve.runtimes.isolation import Limits
 from streamserve.settings.bounds import BoundsSettings
@@ -30,8 +31,6 @@ from streamserve.settings.fields import (
 from streamserve.settings.policies import PolicySettings, StaticPolicy
 
 _LIMITS = Limits()
-#: `host:port`, `[v6 address]:port`; a user or a password in it would be shown in logs, so `@` is refused.
-_ADDRESS = r"\s*([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}\s*"
 #: A request must fit its topic's `max.message.bytes` (4 MiB) with its key and headers.
 MAX_REQUEST_BYTES = (4 << 20) - (64 << 10)
 
@@ -120,9 +119,9 @@ class BrokerSettings(Section):
 
     bootstrap_servers: Text | None = Field(
         default=None,
-        pattern=rf"^{_ADDRESS}(,{_ADDRESS})*$",
+        pattern=addresses.PATTERN,
         description="Left out: a Kafka of our own.",
-        json_schema_extra={WORDS: "`host:port`, several with commas"},
+        json_schema_extra={WORDS: addresses.ALLOWED},
     )
     nodes: Literal[1, 3] = Field(default=1, description="Brokers of our own Kafka.")
     client: ClientSettings = ClientSettings()

@@ -213,6 +213,13 @@ MISTAKES = [
     ('batching = "auto"', 'trusted_types = ["x.Y"]', "trusted_types", "only used with a .skops file", ""),
     ('batching = "auto"', 'runtime = "sklern"', "runtime", 'no runtime is called "sklern"', 'did you mean "sklearn"?'),
     ('"host:9092"', '"host"', "bootstrap_servers", "allowed: `host:port`, several with commas", ""),
+    (
+        '"host:9092"',
+        '"host:65536"',
+        "bootstrap_servers",
+        "is not possible; allowed: `host:port`",
+        "ports from 1 to 65535",
+    ),
     ('bootstrap_servers = "host:9092"', "nodes = 2", "nodes", "broker.nodes is not possible; allowed: 1, 3", ""),
     (
         'bootstrap_servers = "host:9092"',
