@@ -70,12 +70,17 @@ def make_policy(chosen: PolicySettings) -> Policy:
 
 def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
     models = tuple(settings.model_id(model) for model in route.models)
-    policy = make_policy(route.policy)
-    if route.guard is not None:
-        policy = Guarded(policy=policy, limits=ShareLimits(**route.guard.model_dump()))
-    if route.confidence is not None:
-        rules = ConfidenceRules(**route.confidence.model_dump())
-        policy = Confident(policy=policy, rules=rules, combine=route.combine)
+    try:
+        policy = make_policy(route.policy)
+        if route.guard is not None:
+            policy = Guarded(policy=policy, limits=ShareLimits(**route.guard.model_dump()))
+        if route.confidence is not None:
+            rules = ConfidenceRules(**route.confidence.model_dump())
+            policy = Confident(policy=policy, rules=rules, combine=route.combine)
+        # A policy without a state has nothing to learn.
+        learns = policy.initial(models) is not None
+    except ConfigError as error:
+        raise ConfigError(f"{settings.path}: routes.{name}: {error}") from error
     return Route(
         name=name,
         models=models,
@@ -88,8 +93,7 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
         confidence_threshold=route.confidence_threshold,
         abstains=route.below_threshold == "abstain",
         decide_early=route.decide_early,
-        # A policy without a state has nothing to learn.
-        learns=policy.initial(models) is not None,
+        learns=learns,
         probabilities=route.probabilities,
         tells_probabilities=reads_probabilities(policy),
     )

@@ -126,6 +126,8 @@ def test_a_guard_is_put_around_the_policy_of_its_route() -> None:
     route = next(route for route in app_rules(guarded).routes if route.name == "digits")
     assert route.policy == Guarded(policy=Hedge(eta=0.3, half_life_events=350), limits=ShareLimits(least_share=0.1))
     assert (route.policy.name, route.learns) == ("hedge", True)
-    impossible = parse_settings(changed(old, "guard = { least_share = 0.9 }\n" + old), "x")
-    with pytest.raises(ConfigError, match=r"guard: .* cannot hold for"):
+    impossible = parse_settings(
+        changed(old, 'guard = { least_share = 0.9, control = "linear", control_share = 0.1 }\n' + old), "x"
+    )
+    with pytest.raises(ConfigError, match=r"^x: routes\.digits: guard: .* cannot hold for"):
         app_rules(impossible)

@@ -22,6 +22,7 @@ from streamserve.settings.raw import RawConfig
 _HEARTBEATS_A_SESSION = 3
 #: Combine rules whose answers come with a score by which a set or an interval can be made.
 _WITH_SCORES = ("mean_probability", "log_probability", "mean")
+_ROUNDING = 1e-9
 _LIMITS = tuple(field.name for field in fields(Limits))
 _WATCHED = ("memory_bytes", "most_threads")
 _PASSWORD_KEYS = ("sasl_username", "sasl_password")
@@ -220,6 +221,28 @@ def _guards(config: RawConfig) -> Iterator[Mistake]:
         if control is None and share:
             path = ("routes", route, "guard", "control_share")
             yield Mistake(path=path, words=f"{dotted(path)} needs a model to give it to: guard.control")
+        if control is None and len(models) > 1:
+            yield from _shares(config, ("routes", route, "guard"), len(models))
+
+
+def _shares(config: RawConfig, guard: KeyPath, models: int) -> Iterator[Mistake]:
+    """Limits that cannot all hold. With a control that depends on the policy, which says it itself."""
+    least, most, explored = (
+        config.number(*map(str, guard), key) for key in ("least_share", "most_share", "most_explored")
+    )
+    if least is not None and least * models > 1 + _ROUNDING:
+        path = (*guard, "least_share")
+        yield Mistake(
+            path=path, words=f"{dotted(path)} = {least:g} is too much for {models} models; allowed: up to 1/{models}"
+        )
+    if most is not None and most * models < 1 - _ROUNDING:
+        path = (*guard, "most_share")
+        words = f"{dotted(path)} = {most:g} is too little for {models} models; allowed: from 1/{models}"
+        yield Mistake(path=path, words=words)
+    if most is not None and explored is not None and most + explored < 1 - _ROUNDING:
+        path = (*guard, "most_explored")
+        words = f"{dotted(path)} = {explored:g} leaves one model more than most_share; allowed: from {1 - most:g}"
+        yield Mistake(path=path, words=words)
 
 
 def _broker(config: RawConfig) -> Iterator[Mistake]:

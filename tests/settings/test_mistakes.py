@@ -108,6 +108,27 @@ MISTAKES = [
         "",
     ),
     (
+        "deadline_ms = 100",
+        "guard = { least_share = 0.6 }\ndeadline_ms = 100",
+        "guard",
+        "routes.digits.guard.least_share = 0.6 is too much for 2 models",
+        "; allowed: up to 1/2",
+    ),
+    (
+        "deadline_ms = 100",
+        "guard = { most_share = 0.4 }\ndeadline_ms = 100",
+        "guard",
+        "routes.digits.guard.most_share = 0.4 is too little for 2 models",
+        "; allowed: from 1/2",
+    ),
+    (
+        "deadline_ms = 100",
+        "guard = { most_share = 0.7, most_explored = 0.2 }\ndeadline_ms = 100",
+        "guard",
+        "routes.digits.guard.most_explored = 0.2 leaves one model more than most_share",
+        "; allowed: from 0.3",
+    ),
+    (
         'policy = { name = "hedge", eta = 0.3, half_life_events = 350 }',
         'policy = { name = "ab", shares = { linear = 1, forrest = 1 } }',
         "policy",
