@@ -273,7 +273,7 @@ class RouteSettings(Section):
     policy: PolicySettings = Field(
         default=StaticPolicy(), description="Which models are asked, and with what weight; see below."
     )
-    guard: GuardSettings | None = Field(default=None, description="Limits of shares; see below.")
+    guard: GuardSettings | None = None
     confidence: ConfidenceSettings | None = Field(
         default=None,
         description="Left out: the confidence of a prediction is the models' weighted agreement; see below.",

@@ -31,6 +31,13 @@ def test_every_key_has_a_meaning_and_allowed_values() -> None:
         assert allowed and allowed != "a value", key
 
 
+def test_every_section_says_what_it_is_for() -> None:
+    lines = config_page().splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("## `["):
+            assert lines[number + 2].strip(), line
+
+
 def test_a_flag_is_off_by_default() -> None:
     rows = [line for line in cli_page().splitlines() if line.startswith("| `--json`")]
     assert rows
