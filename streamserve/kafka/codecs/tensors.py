@@ -54,7 +54,8 @@ def check_shape(shape: object) -> tuple[int, ...] | Refusal:
         return Refusal(Reason.WRONG_SHAPE, f"shape has {len(shape)} dimensions; at most {MAX_DIMENSIONS} are allowed")
     for size in shape:
         if type(size) is not int or not 0 <= size <= _MAX_DIMENSION:
-            return Refusal(Reason.WRONG_SHAPE, f"shape holds {excerpt(size)}; expected whole numbers of 0 or more")
+            words = f"shape holds {excerpt(size)}; expected whole numbers from 0 to {_MAX_DIMENSION}"
+            return Refusal(Reason.WRONG_SHAPE, words)
     if not shape or shape[0] == 0:
         return Refusal(Reason.NO_ROWS, f"shape {list(shape)} has no rows; the first dimension counts them")
     if 0 in shape:  # a billion rows of nothing would be a billion rows

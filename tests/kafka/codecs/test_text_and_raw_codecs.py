@@ -87,6 +87,10 @@ def test_what_cannot_be_read_has_its_reason(
     assert raw(value, dtype, shape).errors[0][0] == reason
 
 
+def test_a_dimension_beyond_the_limit_is_told_with_the_limit() -> None:
+    assert raw(b"\x00" * 8, b"float64", b"1,9999999999").errors[0][1].endswith("from 0 to 2147483648")
+
+
 @pytest.mark.parametrize("given_headers", [(), (("ss-dtype", b"float64"),), (("ss-shape", b"1,1"),)])
 def test_a_missing_header_is_named(given_headers: Any) -> None:
     reason, words = RAW.decode([b"\x00" * 8], [given_headers]).errors[0]
