@@ -44,7 +44,7 @@ def resolve(spec: ModelSpec, base_dir: Path) -> Loaded:
     path = _IMPORT_PATH.fullmatch(spec.source)
     if path is None:
         raise spec.error(f"source {spec.source!r} {why_no_source(spec.source)}")
-    attribute = import_attribute(path["module"], path["attribute"], spec)
+    attribute = import_attribute(path["module"], path["attribute"], spec, base_dir)
     return _call_factory(attribute, spec) if path["call"] else Loaded(obj=attribute)
 
 
@@ -63,9 +63,12 @@ def why_no_source(source: str) -> str:
     )
 
 
-def import_attribute(module_name: str, attribute: str, spec: ModelSpec) -> Any:
-    """`module_name:attribute`, imported with the working directory on `sys.path`, as an application's modules are."""
-    found: Any = _import_module(module_name, spec)
+def import_attribute(module_name: str, attribute: str, spec: ModelSpec, base_dir: Path | None = None) -> Any:
+    """`module_name:attribute`, imported with the working directory on `sys.path`, as an application's modules are.
+
+    `base_dir`: the config's folder; the error says so where the module stands there instead.
+    """
+    found: Any = _import_module(module_name, spec, base_dir)
     for i, part in enumerate(parts := attribute.split(".")):
         try:
             found = getattr(found, part)
@@ -81,7 +84,16 @@ def import_attribute(module_name: str, attribute: str, spec: ModelSpec) -> Any:
     return found
 
 
-def _import_module(module_name: str, spec: ModelSpec) -> ModuleType:
+def _where_to_run(module_name: str, base_dir: Path | None) -> str:
+    """What to do where the module stands beside the config, but the command runs elsewhere; else nothing."""
+    if base_dir is None:
+        return ""
+    file = base_dir.joinpath(*module_name.split("."))
+    beside = file.with_name(f"{file.name}.py").is_file() or (file / "__init__.py").is_file()
+    return f"; it is in {base_dir}: run the command there" if beside else ""
+
+
+def _import_module(module_name: str, spec: ModelSpec, base_dir: Path | None) -> ModuleType:
     working_dir = os.getcwd()
     if working_dir not in sys.path:
         sys.path.insert(0, working_dir)
@@ -93,7 +105,8 @@ def _import_module(module_name: str, spec: ModelSpec) -> ModuleType:
     except ModuleNotFoundError as missing:
         name = missing.name or module_name
         if name == module_name or module_name.startswith(f"{name}."):
-            raise spec.error(f"no module {name!r}; it was looked for in {working_dir} and on sys.path") from missing
+            words = f"no module {name!r}; it was looked for in {working_dir} and on sys.path"
+            raise spec.error(words + _where_to_run(module_name, base_dir)) from missing
         package = name.partition(".")[0]
         raise spec.error(
             f"module {module_name} needs {name}, which is not installed{how_to_install(package)}"

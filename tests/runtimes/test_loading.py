@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -92,6 +93,20 @@ def test_a_method_of_an_attribute_can_be_named(app: Path) -> None:
         ModelError, match=r'the class Model; to make an object of it write source = "app_method:Model\(\)"'
     ):
         load(spec("app_method:Model"))
+
+
+def test_a_module_beside_the_config_is_found_by_a_command_that_runs_there(
+    app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, elsewhere = app / "project", app / "elsewhere"
+    (project / "app_pack").mkdir(parents=True)
+    elsewhere.mkdir()
+    write(project, "app_pack/model.py", "model = max")
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(ModelError, match=rf"; it is in {re.escape(str(project))}: run the command there$"):
+        load(spec("app_pack.model:model"), base_dir=project)
+    with pytest.raises(ModelError, match=r"on sys\.path$"):
+        load(spec("app_pack.other:model"), base_dir=project)
 
 
 @pytest.mark.parametrize(
