@@ -42,7 +42,7 @@ class Source:
     def tell(self, mistakes: Iterable[Mistake]) -> str:
         """All mistakes, one a line, in the order of the file; those of the environment last."""
         told = {
-            (self._variable(mistake.path) or "", line_of(self.lines, mistake.path), mistake.words)
+            (self._variable(mistake.path) or "", line_of(self.lines, mistake.path), printable(mistake.words))
             for mistake in mistakes
         }
         return "\n".join(
@@ -67,6 +67,11 @@ def dotted(path: KeyPath) -> str:
     for key in path:
         words += f"[{key}]" if isinstance(key, int) else f".{key}"
     return words.lstrip(".")
+
+
+def printable(words: str) -> str:
+    """Without what a terminal would obey; a quoted key of a file may hold it, and line ends."""
+    return "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in words)
 
 
 def listing(names: Iterable[str]) -> str:

@@ -301,6 +301,11 @@ def test_limits_that_a_system_cannot_hold_to_are_refused_where_they_are_asked_fo
     ]
 
 
+def test_a_key_cannot_speak_to_the_terminal() -> None:
+    told = refused(changed("deadline_ms = 100", '"a\\nb\\u001b[31m" = 1\ndeadline_ms = 100'))
+    assert [line for line in told if 'unknown key "a\\nb\\u001b[31m" in [routes.digits]' in line] == told
+
+
 def test_unknown_models_are_told_at_their_place_in_the_list() -> None:
     text = changed('["linear", "forest"]\nprocesses', '[\n  "linear",\n  "forrest",\n]\nprocesses')
     told = refused(text)
