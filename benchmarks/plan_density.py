@@ -43,14 +43,14 @@ def density(scale: float, folder: Path) -> Iterator[Row]:
     yield {"model": "packing", "plans": plans, "ours": time.perf_counter() - started, "unit": "s"}
     on_disk = sum(store.object_bytes().values()) / 1e6
     unshared = sum(holding.bytes for holding in store.holdings()) / 1e6
-    yield _row("store", plans, on_disk, unshared, "MB", "arrays on disk, against a copy for every plan")
-    ours = _measured("plans", folder / "store", *files)
-    theirs = _measured("pickles", *sorted(folder.glob("*.pickle")))
+    yield side_by_side("store", plans, on_disk, unshared, "MB", "arrays on disk, against a copy for every plan")
+    ours = measured("plans", folder / "store", *files)
+    theirs = measured("pickles", *sorted(folder.glob("*.pickle")))
     each = theirs["growth_bytes"] / theirs["count"]
     note = f"resident, all pages touched; theirs extrapolated from {theirs['count']}"
-    yield _row("memory", plans, ours["growth_bytes"] / 1e6, each * plans / 1e6, "MB", note)
+    yield side_by_side("memory", plans, ours["growth_bytes"] / 1e6, each * plans / 1e6, "MB", note)
     note = f"theirs extrapolated from {theirs['count']}"
-    yield _row("loading all", plans, ours["seconds"], theirs["seconds"] / theirs["count"] * plans, "s", note)
+    yield side_by_side("loading all", plans, ours["seconds"], theirs["seconds"] / theirs["count"] * plans, "s", note)
     yield {"model": "loading one, slowest", "plans": plans, "ours": 1e3 * ours["slowest_s"], "unit": "ms"}
     first, hot = 1e6 * ours["first_s"], 1e6 * ours["hot_p99_s"]
     note = "ratio: first over the 99th percentile of the following"
@@ -59,7 +59,8 @@ def density(scale: float, folder: Path) -> Iterator[Row]:
     yield {"model": "loading one, median", "plans": plans, "ours": 1e3 * ours["median_s"], "unit": "ms"}
 
 
-def _row(model: str, plans: int, ours: float, theirs: float, unit: str, note: str) -> Row:
+def side_by_side(model: str, plans: int, ours: float, theirs: float, unit: str, note: str) -> Row:
+    """A row of two figures of which less is better."""
     return {
         "model": model,
         "plans": plans,
@@ -107,7 +108,7 @@ def _vocabularies(texts: list[str], count: int, size: int, vectoriser: TfidfVect
     return found
 
 
-def _measured(*words: Any) -> dict[str, Any]:
+def measured(*words: Any) -> dict[str, Any]:
     """What a process of its own says that loads these."""
     command = [sys.executable, "-m", "benchmarks.plan_loading", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

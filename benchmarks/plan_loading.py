@@ -41,8 +41,9 @@ def main(what: str, *names: str) -> None:
         loaded: Any = load(file, store) if store else pickle.loads(file.read_bytes())
         spent.append(time.perf_counter() - started)
         kept.append(loaded)
-    first = [_seconds(loaded, _TEXT) for loaded in kept]
-    hot = [_seconds(kept[0], _TEXT) for _ in range(_HOT)]
+    rows = [_row_of(loaded) for loaded in kept]
+    first = [_seconds(loaded, row) for loaded, row in zip(kept, rows, strict=True)]
+    hot = [_seconds(loaded, row) for loaded, row in zip(kept, rows, strict=True) for _ in range(_HOT // len(kept) + 1)]
     for loaded in kept:
         if store:
             for constant in loaded.graph.constants():
@@ -52,9 +53,15 @@ def main(what: str, *names: str) -> None:
     print(json.dumps({**report, "first_s": float(np.median(first)), "hot_p99_s": float(np.percentile(hot, 99))}))
 
 
-def _seconds(model: Any, text: str) -> float:
+def _row_of(model: Any) -> Any:
+    """One row of the form that a plan or an estimator takes."""
+    columns = model.graph.form.columns if hasattr(model, "graph") else getattr(model, "n_features_in_", 0)
+    return np.linspace(-1, 1, columns)[None, :] if columns else [_TEXT]
+
+
+def _seconds(model: Any, row: Any) -> float:
     started = time.perf_counter()
-    model.predict([text])
+    model.predict(row)
     return time.perf_counter() - started
 
 

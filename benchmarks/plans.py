@@ -1,12 +1,15 @@
 """White-box plans beside scikit-learn in the same run: time of one row and of batches, memory and loading of many.
 
-    python -m benchmarks.plans [--scale 0.1] [--only text|tables|density] [--results results/plans.csv]
+    python -m benchmarks.plans [--scale 0.1] [--only SECTION] [--results results/plans.csv]
 
 `text`: PRETZEL's sentiment pipeline (characters 3, words 1-2, logistic regression) on real snippets. `tables`: scaler,
-forests, boosting over 40 columns. `density`: `250 * scale` sentiment pipelines that share 7 word and 6 character
+forests, boosting over 40 columns. `sharing`: many heads over one featuriser, and 16 logistic pipelines over the same
+columns, run together and one by one. `density`: `250 * scale` sentiment pipelines that share 7 word and 6 character
 vocabularies as in PRETZEL's Figure 3, each with weights of its own, vocabularies filled up to `1,000,000 * scale`
 n-grams; packed, then loaded by a process of its own that touches every page. The baseline unpickles some pipelines and
-takes the increment for each; what it would hold with all is marked extrapolated. Rows are appended to a CSV.
+takes the increment for each; what it would hold with all is marked extrapolated. `structured`: the same for
+`250 * scale` pipelines over 40 columns that end in ensembles, with shared parts and with none. Rows are appended to a
+CSV.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ import threadpoolctl
 
 from benchmarks import machine
 from benchmarks.plan_density import density
+from benchmarks.plan_sharing import sharing
+from benchmarks.plan_structured import structured
 from benchmarks.plan_times import tables, text
 from benchmarks.results import Row, append_csv
 
@@ -36,7 +41,13 @@ MEASURED = (
     "unit",
     "note",
 )
-SECTIONS: dict[str, Callable[[float, Path], Iterator[Row]]] = {"text": text, "tables": tables, "density": density}
+SECTIONS: dict[str, Callable[[float, Path], Iterator[Row]]] = {
+    "text": text,
+    "tables": tables,
+    "sharing": sharing,
+    "density": density,
+    "structured": structured,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -165,6 +165,12 @@ PEERS = (
     Peer(name="hand-16x64", plan=_own_loop("hand", max_records=64), rough_rate_per_s=12_000, models=ENSEMBLE),
     Peer(name="hand-16x500", plan=_own_loop("hand"), rough_rate_per_s=40_000, models=ENSEMBLE),
     Peer(name="fused-16", plan=_streamserve(), rough_rate_per_s=20_000, models=ENSEMBLE),
+    Peer(
+        name="fused-plan-16",
+        plan=_streamserve(options='runtime = "plan"'),
+        rough_rate_per_s=40_000,
+        models=ENSEMBLE,
+    ),
     Peer(name="chain", plan=_own_loop("chain"), rough_rate_per_s=60_000, models=0, sections=frozenset({"latency"})),
 )
 
@@ -181,5 +187,6 @@ LEGEND = {
     "hand-16x64": "hand-written loop, 16 models in sequence, fetches of up to 64",
     "hand-16x500": "the same, fetches of up to 500",
     "fused-16": "streamserve fused, 16 models asked for every request",
+    "fused-plan-16": "the same 16, opened up and compiled; what they share runs once",
     "chain": "two copying loops between three topics, in one process",
 }

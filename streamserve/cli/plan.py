@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -143,6 +145,51 @@ def bench(  # noqa: PLR0917  (typer: options)
     for name, share in shares(plan, tried):
         typer.echo(f"{share:6.1%}  {name}")
     typer.echo(f"compiled while it ran: {compilations() - before}")
+
+
+@app.command()
+def stats(
+    packed: Annotated[list[Path], typer.Argument(help="`.plan` files of one pool.")],
+    trust_pickle: TrustPickle = False,
+    store: plan_store.Folder = None,
+    as_json: plan_store.AsJson = False,
+) -> None:
+    """Bytes of each plan, shared with the others and its own; and of those that take the same rows what runs once."""
+    from streamserve.plan.packing import read_manifest  # noqa: PLC0415  (numba takes a second)
+    from streamserve.plan.sharing import together  # noqa: PLC0415  (as above)
+
+    sizes = {
+        str(path): {digest: int(about["bytes"]) for digest, about in read_manifest(path)["objects"].items()}
+        for path in packed
+    }
+    users = Counter(digest for held in sizes.values() for digest in held)
+    plans = {
+        name: {
+            "bytes": sum(held.values()),
+            "bytes_shared": sum(size for digest, size in held.items() if users[digest] > 1),
+            "bytes_unique": sum(size for digest, size in held.items() if users[digest] == 1),
+        }
+        for name, held in sizes.items()
+    }
+    groups = together({str(path): _loaded(path, store, trust_pickle) for path in packed})
+    lanes = [
+        {
+            "plans": len(group.plans),
+            "stages_alone": sum(len(plan.graph.nodes) for plan in group.plans.values()),
+            "stages_together": len(group.graph.nodes),
+        }
+        for group in groups
+    ]
+    if as_json:
+        typer.echo(json.dumps({"plans": plans, "together": lanes}))
+        return
+    for name, held in plans.items():
+        typer.echo(f"{held['bytes']:>14,}  {held['bytes_shared']:>14,} shared  {held['bytes_unique']:>14,} own  {name}")
+    for lane in lanes:
+        typer.echo(
+            f"{lane['plans']} plans take the same rows: {lane['stages_together']} stages together, "
+            f"{lane['stages_alone']} alone"
+        )
 
 
 def _estimator(source: str, trust_pickle: bool, trusted_types: list[str] | None) -> Any:

@@ -20,6 +20,7 @@ from streamserve.kafka.service import Announcement
 from streamserve.runtimes import load
 from streamserve.runtimes.base import Runtime
 from streamserve.runtimes.sampling import sample_of
+from streamserve.runtimes.sharing import share
 from streamserve.settings import Settings
 from streamserve.topics.names import Kind, topic_name
 
@@ -28,10 +29,11 @@ _log = logging.getLogger(__name__)
 
 def load_pool(settings: Settings, pool: str) -> dict[str, Runtime]:
     """The pool's models, loaded. Raises ModelError."""
-    runtimes = {}
+    runtimes: dict[str, Runtime] = {}
     for spec in model_specs(settings, pool):
         _log.info("loading model %s", spec.model_id, extra=about("load", model=spec.model_id))
         runtimes[spec.model_id] = load(spec, base_dir=settings.base_dir)
+    share(runtimes)
     return runtimes
 
 

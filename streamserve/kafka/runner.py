@@ -16,9 +16,9 @@ from typing import Protocol
 import numpy as np
 
 from streamserve.core.events import BatchFinished
-from streamserve.core.messages import AnyArray
+from streamserve.core.messages import AnyArray, Outputs
 from streamserve.errors import ModelAway, ModelError, ModelRaised
-from streamserve.runtimes.base import Runtime
+from streamserve.runtimes.base import Lane, Runtime, Sharing
 from streamserve.runtimes.isolated import IsolatedRuntime
 from streamserve.runtimes.isolation import ProcessState
 from streamserve.runtimes.plain import plain_outputs
@@ -97,7 +97,14 @@ class ModelRunner:
     def __init__(self, runtimes: Mapping[str, Runtime], finished: Callable[[BatchFinished], None]) -> None:
         self._runtimes = dict(runtimes)
         self._finished = finished
-        self._threads = {model: _ModelThread(f"model {model}") for model in self._runtimes}
+        self._lanes = {
+            model: runtime.lane
+            for model, runtime in self._runtimes.items()
+            if isinstance(runtime, Sharing) and runtime.lane
+        }
+        self._threads = self._make_threads()
+        self._together: dict[Lane, list[tuple[int, str, AnyArray]]] = {}
+        """Of each lane: what was submitted in this turn of the loop."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._called: dict[str, tuple[float, float | None]] = {}
         """Of each model: when its newest call began and, once it has, ended."""
@@ -111,6 +118,16 @@ class ModelRunner:
         """Models that are called just now: a stage gives each one call at a time."""
         self.running = 0
         """Calls begun and not yet reported."""
+
+    def _make_threads(self) -> dict[str, _ModelThread]:
+        """One a model, or a lane."""
+        of_lanes = {
+            lane: _ModelThread(f"model {model} and those that share with it") for model, lane in self._lanes.items()
+        }
+        return {
+            model: of_lanes[self._lanes[model]] if model in self._lanes else _ModelThread(f"model {model}")
+            for model in self._runtimes
+        }
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -142,19 +159,30 @@ class ModelRunner:
             loop.call_soon(self._report, model, missing)
             return
         self._under_way.add(model)
+        lane = self._lanes.get(model)
         call = partial(self._call, loop, batch, model, inputs)
-        if model not in self._brief:
+        if lane is None and model not in self._brief:
             self._threads[model].submit(call)
             return
-        if not self._pending:
+        if not self._pending and not self._together:
             loop.call_soon(self._dispatch)
-        self._pending.append((self._threads[model], call))
+        if lane is None:
+            self._pending.append((self._threads[model], call))
+        else:
+            self._together.setdefault(lane, []).append((batch, model, inputs))
 
     def _dispatch(self) -> None:
-        """Wake the threads of brief models: when the loop has done its turn, for they need the interpreter it holds."""
+        """Wake the threads of brief models: when the loop has done its turn, for they need the interpreter it holds.
+
+        And those of lanes: all that the turn has cut goes in one call.
+        """
         pending, self._pending = self._pending, []
         for thread, call in pending:
             thread.submit(call)
+        together, self._together = self._together, {}
+        loop = self._loop or asyncio.get_running_loop()
+        for lane, work in together.items():
+            self._threads[work[0][1]].submit(partial(self._call_together, loop, lane, work))
 
     @property
     def awaits_brief_calls(self) -> bool:
@@ -211,14 +239,35 @@ class ModelRunner:
         else:
             done = BatchFinished(batch=batch, outputs=outputs, duration_ms=(time.monotonic() - started) * 1000)
         self._called[model] = (started, time.monotonic())
+        self._tell(loop, [(model, done)])
+
+    def _call_together(
+        self, loop: asyncio.AbstractEventLoop, lane: Lane, work: list[tuple[int, str, AnyArray]]
+    ) -> None:
+        started = time.monotonic()
+        self._called |= {model: (started, None) for _, model, _ in work}
+        found = lane.predict_all([(model, inputs) for _, model, inputs in work])
+        ended = time.monotonic()
+        self._called |= {model: (started, ended) for _, model, _ in work}
+        duration_ms = (ended - started) * 1000
+        self._tell(
+            loop,
+            [
+                (model, _outcome(batch, outputs, duration_ms))
+                for (batch, model, _), outputs in zip(work, found, strict=True)
+            ],
+        )
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, ended: list[tuple[str, BatchFinished]]) -> None:
         # In this order: who stops lingering looks once more into what has ended.
-        self._ended.put((model, done))
+        for one in ended:
+            self._ended.put(one)
         if self._lingers:
             return
         try:
             loop.call_soon_threadsafe(self._collect)
         except RuntimeError:  # the loop is closed: the process is ending and nobody waits for this
-            _log.debug("batch %d ended after the loop", batch)
+            _log.debug("%d batches ended after the loop", len(ended))
 
     def _report(self, model: str, done: BatchFinished) -> None:
         self.running -= 1
@@ -258,6 +307,17 @@ class ModelRunner:
         for runtime in self._runtimes.values():
             if not self.running or isinstance(runtime, IsolatedRuntime):  # its call can be ended
                 runtime.close()
+
+
+def _outcome(batch: int, outputs: Outputs | Exception, duration_ms: float) -> BatchFinished:
+    """What a lane found for one of its batches."""
+    if isinstance(outputs, Exception):
+        return _failed(batch, outputs, duration_ms)
+    try:
+        plain = plain_outputs(outputs)
+    except Exception as error:  # noqa: BLE001  (what a model answers is foreign)
+        return _failed(batch, error, duration_ms)
+    return BatchFinished(batch=batch, outputs=plain, duration_ms=duration_ms)
 
 
 def _failed(batch: int, error: BaseException, duration_ms: float) -> BatchFinished:

@@ -16,12 +16,13 @@ from scipy import sparse
 
 from streamserve.core.messages import AnyArray
 from streamserve.plan.graph import Graph, Node
-from streamserve.plan.kernels import dense, forest, histograms
+from streamserve.plan.kernels import dense, forest, heads, histograms
 from streamserve.plan.kernels.memory import addresses
 from streamserve.plan.kernels.scratch import empty_row
 from streamserve.plan.operators import OPERATORS, RowsRefused
-from streamserve.plan.operators.chains import chain, codes_of
+from streamserve.plan.operators.chains import chain, codes_of, members_of
 from streamserve.plan.operators.fused import stage_of
+from streamserve.plan.operators.heads import chained_heads
 
 Run = Callable[..., Any]
 
@@ -137,6 +138,25 @@ class _Chain:
         return out
 
 
+class _Heads:
+    """The kernel of many linear heads over a node's operands, which it keeps."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._codes = codes_of(members_of(node)[0])[0]
+        self._arrays = [np.ascontiguousarray(node.array(name)) for name in ("operands", "weights")]
+        self._kept, self._intercept = addresses(*self._arrays), node.array("intercept")
+
+    def __call__(self, values: Any) -> Any:
+        if values.dtype != np.float64:
+            return chained_heads(self._node, [values])
+        scores, refused = np.empty((len(values), len(self._intercept))), np.empty(len(values), dtype=bool)
+        if heads.run_heads(self._codes, self._kept, np.ascontiguousarray(values), scores, refused):
+            raise RowsRefused(refused, "a value is infinite, or NaN where none is allowed")
+        scores += self._intercept
+        return scores
+
+
 #: Operators with more than one way; the first is taken until costs are measured.
 VARIANTS: dict[str, tuple[Variant, ...]] = {
     "score": (
@@ -151,6 +171,7 @@ VARIANTS: dict[str, tuple[Variant, ...]] = {
         Variant(name="row-by-row", make=_boosted_rows),
         Variant(name="tree-by-tree", make=_boosted_trees),
     ),
+    "chained_heads": (Variant(name="one-pass", make=_Heads), Variant(name="as-defined", make=_as_defined)),
     "chain": (Variant(name="one-pass", make=_Chain), Variant(name="as-defined", make=_as_defined)),
 }
 _ONLY = (Variant(name="as-defined", make=_as_defined),)

@@ -29,7 +29,7 @@ _ALONE = 40
 #: Characters of the original's own words in a difference.
 _MOST_WORDS = 120
 #: Operators whose results BLAS or the order of a vector sum decides.
-_DENSE = frozenset({"distances", "gaussian", "layer", "linear", "neighbours", "opaque", "row_norm"})
+_DENSE = frozenset({"chained_heads", "distances", "gaussian", "layer", "linear", "neighbours", "opaque", "row_norm"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ where the class has the four members of `LoadableRuntime`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -76,6 +76,25 @@ class Sampled(Protocol):
 
     def sample(self) -> AnyArray | None:
         """One row, `[1, ...]`, of the form that the model takes; None where it does not say."""
+        ...
+
+
+@runtime_checkable
+class Lane(Protocol):
+    """Runs several models' batches in one call, on one thread: models that share work."""
+
+    def predict_all(self, batches: Sequence[tuple[str, AnyArray]]) -> list[Outputs | Exception]:
+        """What each (model, batch) gets, in order: its outputs, or what it raised. Does not raise."""
+        ...
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """A runtime that may run together with others of its process."""
+
+    @property
+    def lane(self) -> Lane | None:
+        """What runs it; None where it runs alone."""
         ...
 
 

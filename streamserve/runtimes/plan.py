@@ -12,13 +12,14 @@ import numpy as np
 
 from streamserve.core.messages import AnyArray, Outputs
 from streamserve.errors import PlanError
-from streamserve.runtimes.base import ModelSpec
+from streamserve.runtimes.base import Lane, ModelSpec
 from streamserve.runtimes.conversion import plain_strings
 from streamserve.runtimes.frameworks import is_instance_of, require
 from streamserve.runtimes.options import Options
 
 if TYPE_CHECKING:
     from streamserve.plan.compile import Plan
+    from streamserve.plan.physical import Answers
 
 
 class PlanRuntime:
@@ -49,6 +50,7 @@ class PlanRuntime:
             raise type(refusal)(f"model {spec.model_id}: {spec.source}: {refusal}") from refusal
         self._plan = plan
         self._spec = spec
+        self.lane: Lane | None = None
         self._asked = ("predict", "predict_proba") if wanted and "predict_proba" in plan.outputs else ("predict",)
         self._classes = plain_strings(plan.classes) if len(self._asked) > 1 and plan.classes is not None else None
 
@@ -61,7 +63,10 @@ class PlanRuntime:
 
     def predict(self, batch: AnyArray) -> Outputs:
         """Answer a batch `[n, features]` (or `[n]` texts); a row that the estimator raises for is refused alone."""
-        answers = self._plan.run(batch, self._asked)
+        return self.outputs_of(self._plan.run(batch, self._asked))
+
+    def outputs_of(self, answers: Answers) -> Outputs:
+        """The plan's answers as the model's outputs."""
         labels = plain_strings(answers.values["predict"])
         if len(self._asked) == 1:
             return Outputs(labels=labels, row_errors=answers.refused)
@@ -71,6 +76,15 @@ class PlanRuntime:
             classes=self._classes,
             row_errors=answers.refused,
         )
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Outputs of the plan that an answer is made of."""
+        return self._asked
 
     def sample(self) -> AnyArray | None:
         """A text, or zeros for as many columns as the plan reads."""

@@ -9,7 +9,9 @@ from benchmarks.peers.settings import VARIABLE, PeerSettings
 from benchmarks.tabular import read_options
 from streamserve.settings import load_settings
 
-_STREAMSERVE = [peer for peer in PEERS if peer.name in {"fused", "fused-plan", "three-hop", "single", "fused-16"}]
+_STREAMSERVE = [
+    peer for peer in PEERS if peer.name in {"fused", "fused-plan", "three-hop", "single", "fused-16", "fused-plan-16"}
+]
 
 
 def _place(folder: Path, peer: Peer) -> Place:

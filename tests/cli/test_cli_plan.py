@@ -83,6 +83,18 @@ def test_bench(place: Path, tmp_path: Path) -> None:
     assert said.endswith("compiled while it ran: 0\n")
 
 
+def test_stats_of_the_plans_of_a_pool(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "y.plan").write_bytes((place / "x.plan").read_bytes())
+    words = ("stats", place / "x.plan", tmp_path / "y.plan", "--store", place / "s")
+    code, said = call(*words, "--json")
+    assert code == 0
+    report = json.loads(said)
+    assert [held["bytes_unique"] for held in report["plans"].values()] == [0, 0]
+    lane = report["together"][0]
+    assert (lane["plans"], 2 * lane["stages_together"]) == (2, lane["stages_alone"])
+    assert "2 plans take the same rows" in call(*words)[1]
+
+
 def test_the_store(place: Path, tmp_path: Path) -> None:
     folder = tmp_path / "s"
     assert call("pack", place / "model.joblib", "--trust-pickle", "-o", tmp_path / "x.plan", "--store", folder)[0] == 0

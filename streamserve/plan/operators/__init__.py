@@ -15,6 +15,7 @@ from streamserve.plan.operators import (
     ensembles,
     features,
     fused,
+    heads,
     histograms,
     linear,
     text,
@@ -24,7 +25,21 @@ from streamserve.plan.operators.base import OPERATORS, Operator, RowsRefused
 
 __all__ = ["OPERATORS", "Operator", "RowsRefused", "evaluate", "evaluate_nodes"]
 
-_FAMILIES = (categories, chains, columns, common, dense, ensembles, features, fused, histograms, linear, text, trees)
+_FAMILIES = (
+    categories,
+    chains,
+    columns,
+    common,
+    dense,
+    ensembles,
+    features,
+    fused,
+    heads,
+    histograms,
+    linear,
+    text,
+    trees,
+)
 
 
 def evaluate(graph: Graph, rows: Any, outputs: Iterable[str] | None = None) -> dict[str, Any]:

@@ -50,6 +50,26 @@ def steps_of(node: Node) -> list[Node]:
     return steps
 
 
+def members_of(node: Node) -> list[Node]:
+    """The chains of a `chained_heads`, a model each."""
+    steps, first = node.param("steps"), 0
+    ends = []
+    for op, _ in steps:
+        first += _rows_of(op)
+        ends.append(first)
+    operands = node.array("operands")
+    members = []
+    for own in operands:
+        constants = {f"by{i}": Constant(own[ends[i] - 1]) for i, (op, _) in enumerate(steps) if _rows_of(op) == 1}
+        members.append(Node(op="chain", params={"steps": steps}, constants=constants, origin=node.origin))
+    return members
+
+
+def _rows_of(op: str) -> int:
+    """Rows of operands that a step has."""
+    return 0 if op == "floats" else 2 if op == "clip" else 1
+
+
 def joined(steps: Sequence[Node], source: int) -> Node:
     """One chain of single operators."""
     params = tuple((step.op, tuple(sorted(step.params.items()))) for step in steps)

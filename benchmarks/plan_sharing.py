@@ -1,0 +1,86 @@
+"""Many models as one: what one more head costs a document, and what 16 models cost beside one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from benchmarks.plan_times import CLEAR_RATING, paper_union
+from benchmarks.results import Row
+from streamserve.datasets import sentiment
+from streamserve.plan.compile import Plan, laid_out
+from streamserve.plan.costs import cycled
+from streamserve.plan.importers import import_fitted
+from streamserve.plan.sharing import Group
+
+_BATCH = 1000
+_HEADS = (1, 8, 64)
+_COLUMNS, _MODELS = 20, 16
+_ROWS = 2000
+_OUTPUTS = ("predict", "predict_proba")
+_REPEATS = 9
+
+
+def sharing(scale: float, _: Path) -> Iterator[Row]:
+    """Sentiment heads over one featuriser, and logistic pipelines over the same columns, together and one by one."""
+    snippets = sentiment()
+    clear = np.flatnonzero(np.abs(snippets.ratings) > CLEAR_RATING)
+    texts = [snippets.texts[i] for i in clear[: max(500, int(len(clear) * scale))]]
+    labels = (snippets.ratings[clear[: len(texts)]] > 0).astype(int)
+    model = make_pipeline(paper_union(), LogisticRegression()).fit(texts, labels)
+    draw = np.random.default_rng(0)
+    plans: dict[str, Plan] = {}
+    coef = model[-1].coef_
+    for i in range(_HEADS[-1]):
+        model[-1].coef_ = coef * draw.uniform(0.5, 2, size=coef.shape)
+        plans[f"m{i}"] = laid_out(import_fitted(model).graph)
+    yield from _of("sentiment", plans, _HEADS, cycled(texts, _BATCH))
+    tables = {}
+    for i in range(_MODELS):
+        rows = draw.normal(size=(_ROWS, _COLUMNS))
+        fitted = make_pipeline(StandardScaler(), LogisticRegression()).fit(rows, rows[:, 0] + rows[:, i] > 0)
+        tables[f"m{i}"] = laid_out(import_fitted(fitted).graph)
+    for size in (100, _BATCH):
+        yield from _of("logistic", tables, (1, _MODELS), draw.normal(size=(size, _COLUMNS)))
+
+
+def _of(name: str, plans: dict[str, Plan], counts: tuple[int, ...], batch: Any) -> Iterator[Row]:
+    alone_us = 0.0
+    for count in counts:
+        some = {model: plans[model] for model in list(plans)[:count]}
+        group = Group(some)
+        together, apart = _least_us(group, some, batch)
+        alone_us = alone_us or together
+        extra = (together - alone_us) / max(count - 1, 1)
+        yield {
+            "model": f"{name}, {count} models",
+            "batch": len(batch),
+            "ours": together,
+            "theirs": apart,
+            "ratio": apart / together,
+            "unit": "us/row",
+            "note": f"theirs: one by one; {extra:.3f} us for each further model",
+        }
+
+
+def _least_us(group: Group, plans: dict[str, Plan], batch: Any) -> tuple[float, float]:
+    """Microseconds a row together and one by one, the least of calls that take turns: a disturbance meets both."""
+    asked = dict.fromkeys(plans, _OUTPUTS)
+    least = [float("inf"), float("inf")]
+    for _ in range(_REPEATS):
+        started = time.perf_counter()
+        group.run(batch, asked)
+        between = time.perf_counter()
+        for plan in plans.values():
+            plan.run(batch, _OUTPUTS)
+        ended = time.perf_counter()
+        least = [min(least[0], between - started), min(least[1], ended - between)]
+    together, apart = (1e6 * seconds / len(batch) for seconds in least)
+    return together, apart
