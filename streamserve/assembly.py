@@ -91,6 +91,7 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
         default=route.default,
         has_default=route.has_default,
         confidence_threshold=route.confidence_threshold,
+        max_state_age_ms=route.max_state_age_ms,
         abstains=route.below_threshold == "abstain",
         decide_early=route.decide_early,
         learns=learns,

@@ -74,7 +74,8 @@ def config_page() -> str:
         if name == "broker":
             parts.append(_section("broker.client", schema.node_at(("broker", "client")) or {}))
         if name == "routes":
-            parts.append(_section("routes.NAME.guard", schema.node_at(("routes", "NAME", "guard")) or {}))
+            for part in ("guard", "confidence"):
+                parts.append(_section(f"routes.NAME.{part}", schema.node_at(("routes", "NAME", part)) or {}))
             parts.extend(_policies())
     return "\n".join(parts)
 

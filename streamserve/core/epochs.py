@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from streamserve.core.bounds import Fill, fullest
-from streamserve.core.fast import constant, highest, lowest
+from streamserve.core.fast import constant, distinct, highest, indices, lowest
 from streamserve.core.messages import F64, I64, INITIAL_EPOCH, U64, Choice
 from streamserve.core.records import StateRecord
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection.base import Distribution, pick, salt_of
+from streamserve.core.selection.masking import masked
+from streamserve.core.switches import Switches, SwitchRecord
 
 _NEVER_MS = -(1 << 62)
 
@@ -42,6 +45,11 @@ class EpochTable:
         self._by_name = {states.route.name: states for states in self._routes}
         self._delay_ms = rules.epoch_delay_ms
         self._known_ms = _NEVER_MS
+        self._switches = Switches(rules.epoch_delay_ms)
+
+    def switch(self, records: Iterable[SwitchRecord]) -> None:
+        """Take switches of models as they stand in the log, in any order."""
+        self._switches.apply(records)
 
     def apply(self, states: Iterable[StateRecord]) -> None:
         """Take states as they stand in the log, in any order, snapshots too; those of other policies are ignored."""
@@ -65,14 +73,26 @@ class EpochTable:
         table = self._routes[route]
         if not len(offsets):
             return _choice_of_none()
+        allowed = self._switches.allowed(table.route.models, append_ms) if self._switches else None
+        if allowed is None:
+            return self._choose(table, None, partition, offsets, append_ms)
+        parts = [indices(allowed == mask) for mask in distinct(allowed)]
+        found = [
+            self._choose(table, int(allowed[rows[0]]), partition[rows], offsets[rows], append_ms[rows])
+            for rows in parts
+        ]
+        return _in_place(parts, found)
+
+    def _choose(self, table: _RouteStates, allowed: int | None, partition: I64, offsets: I64, append_ms: I64) -> Choice:
+        """`allowed`: models that may be asked, as bits; None: all."""
         first_ms, last_ms = lowest(append_ms), highest(append_ms)
         low, high = table.index_at(first_ms), table.index_at(last_ms)
         if low == high:
             distribution, epoch = table.state(low)
-            chosen, probability = pick(distribution, partition, offsets, table.salt)
+            chosen, probability = pick(_without(distribution, allowed), partition, offsets, table.salt)
             epochs = constant(len(offsets), epoch)
         else:
-            chosen, probability, epochs = table.choose_each(partition, offsets, append_ms)
+            chosen, probability, epochs = table.choose_each(allowed, partition, offsets, append_ms)
         return Choice(
             chosen=chosen,
             probability=probability,
@@ -84,6 +104,13 @@ class EpochTable:
         """The policy's state of this epoch; of an unknown one, the nearest older one's."""
         return self._routes[route].state_at_epoch(epoch).value
 
+    def ages_ms(self, route: int, epochs: I64, append_ms: I64) -> I64:
+        """`[n]`: how old, at its append, the state was that decided each request; -1 where none was there.
+
+        Where it was older than the route allows, the initial state has decided; its age is told all the same.
+        """
+        return self._routes[route].ages_ms(epochs, append_ms)
+
     def weights(self, route: int, epoch: int) -> F64:
         """`[models]`, read-only: weights under this state; of an unknown epoch, those of the nearest older one."""
         return self._routes[route].at_epoch(epoch).weights
@@ -92,7 +119,9 @@ class EpochTable:
 class _State:
     """One learnt state of a route; its distribution is computed when first needed, once."""
 
-    __slots__ = ("_distribution", "epoch", "in_force_ms", "included", "partition", "previous", "route", "value")
+    __slots__ = (
+        "_distribution", "append_ms", "epoch", "in_force_ms", "included", "partition", "previous", "route", "value",
+    )  # fmt: skip
 
     def __init__(self, route: Route, value: object, record: StateRecord | None, delay_ms: int) -> None:
         """`record` None: the initial state."""
@@ -103,6 +132,7 @@ class _State:
         self.previous = INITIAL_EPOCH if record is None else record.previous
         self.partition = -1 if record is None else record.partition
         self.included = 0 if record is None else record.included
+        self.append_ms = _NEVER_MS if record is None else record.append_ms
         self._distribution: Distribution | None = None
 
     @property
@@ -150,9 +180,37 @@ class _RouteStates:
             if not steps or state.in_force_ms < steps[-1].in_force_ms:
                 steps.append(state)
         steps.reverse()
-        self._steps = steps
-        self._step_ms = [state.in_force_ms for state in steps]
+        ends = self._ends(steps)
+        self._steps = [state for _, state in ends]
+        self._step_ms = [from_ms for from_ms, _ in ends]
         self._cut = bool(self._states) and self._states[0].previous != INITIAL_EPOCH
+
+    def _ends(self, steps: list[_State]) -> list[tuple[int, _State]]:
+        """From when each state is in force; the initial one where a state has become too old and none has followed."""
+        most_ms = self.route.max_state_age_ms
+        found: list[tuple[int, _State]] = []
+        following = [state.in_force_ms for state in steps[1:]]
+        for state, next_ms in zip_longest(steps, following, fillvalue=None):
+            assert state is not None
+            found.append((state.in_force_ms, state))
+            too_old_ms = state.append_ms + most_ms + 1
+            if most_ms and (next_ms is None or too_old_ms < next_ms):
+                found.append((max(too_old_ms, state.in_force_ms), self._initial))
+        return found
+
+    def ages_ms(self, epochs: I64, append_ms: I64) -> I64:
+        """`[n]`: how old the state was that decided each request, or, where that was too old, would have; -1: none."""
+        ages = np.full(len(epochs), -1, np.int64)
+        for epoch in distinct(epochs):
+            mine = epochs == epoch
+            state = self.state_at_epoch(epoch)
+            if INITIAL_EPOCH not in (epoch, state.epoch):
+                ages[mine] = append_ms[mine] - state.append_ms
+            elif epoch == INITIAL_EPOCH and self.route.max_state_age_ms and self._states:
+                in_force = np.sort(np.array([state.in_force_ms for state in self._states]))
+                at = np.searchsorted(in_force, append_ms[mine], side="right") - 1
+                ages[mine] = np.where(at >= 0, append_ms[mine] - in_force[np.maximum(at, 0)] + self._delay_ms, -1)
+        return np.maximum(ages, -1)
 
     def index_at(self, append_ms: int) -> int:
         """Index into the steps of the state in force; -1 for the initial one."""
@@ -163,7 +221,7 @@ class _RouteStates:
         state = self._steps[index] if index >= 0 else self._initial
         return state.distribution, state.epoch
 
-    def choose_each(self, partition: I64, offsets: I64, append_ms: I64) -> tuple[U64, I64, I64]:
+    def choose_each(self, allowed: int | None, partition: I64, offsets: I64, append_ms: I64) -> tuple[U64, I64, I64]:
         """Several states are in force over these requests: one pick for each of them."""
         index = np.searchsorted(np.asarray(self._step_ms, np.int64), append_ms, side="right") - 1
         if self._cut:
@@ -174,7 +232,8 @@ class _RouteStates:
         for step in np.unique(index):
             where = index == step
             distribution, epoch = self.state(int(step))
-            chosen[where], probability[where] = pick(distribution, partition[where], offsets[where], self.salt)
+            part = _without(distribution, allowed)
+            chosen[where], probability[where] = pick(part, partition[where], offsets[where], self.salt)
             epochs[where] = epoch
         return chosen, probability, epochs
 
@@ -216,6 +275,21 @@ class _RouteStates:
                 held[state.partition] = state.included
                 in_order.append(state)
         self._states = in_order
+
+
+def _without(distribution: Distribution, allowed: int | None) -> Distribution:
+    return distribution if allowed is None else masked(distribution, allowed)
+
+
+def _in_place(parts: list[I64], found: list[Choice]) -> Choice:
+    """One choice of the choices of its parts."""
+    back = np.argsort(np.concatenate(parts))
+    return Choice(
+        chosen=np.concatenate([part.chosen for part in found])[back],
+        probability=np.concatenate([part.probability for part in found])[back],
+        epoch=np.concatenate([part.epoch for part in found])[back],
+        stale=np.concatenate([part.stale for part in found])[back],
+    )
 
 
 def _choice_of_none() -> Choice:

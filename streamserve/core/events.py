@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from streamserve.core.messages import I64, Answers, Outputs, Requests
 from streamserve.core.records import Feedback, JoinedPredictions, Outcomes, StateRecord, UnreadableState
+from streamserve.core.switches import SwitchRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,8 @@ class StatesFetched:
 
     states: tuple[StateRecord, ...]
     unreadable: tuple[UnreadableState, ...] = ()
+    switches: tuple[SwitchRecord, ...] = ()
+    """Of the models topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

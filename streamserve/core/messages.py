@@ -209,6 +209,8 @@ class Predictions:
     """Only where the route's policy learns from them."""
     agreement: F64 | None = None
     """Beside a learnt confidence: the weighted agreement that it comes from."""
+    state_age_ms: I64 | None = None
+    """How old the learnt state was that chose, at the request's append; -1: there was none. None: nothing is learnt."""
     set_size: F64 | None = None
     """Classes in the set, or length of the interval, the mean over a request's rows; NaN where there is none."""
     extras: tuple[NamedRows, ...] = ()

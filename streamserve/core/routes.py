@@ -36,6 +36,8 @@ class Route:
     """Answer as soon as the members still missing cannot change it."""
     learns: bool = False
     """Its policy has a state that feedback changes."""
+    max_state_age_ms: int = 0
+    """A learnt state older than this, at a request's append, is not used for it: the initial one is. 0: however old."""
     probabilities: bool = False
     """Predictions carry the combined probabilities as a second output."""
     tells_probabilities: bool = False

@@ -319,6 +319,7 @@ class Settling:
             members=members,
             told=told,
             agreement=agreement,
+            state_age_ms=self._ages_ms(at, route),
             set_size=None if said is None else said.set_size,
             extras=() if said is None else said.extras,
             queue_ms=table["queue_ms"][at],
@@ -328,6 +329,12 @@ class Settling:
             off_epoch=table["off_epoch"][at],
             details=self._details(at, models),
         )
+
+    def _ages_ms(self, at: I64, route: int) -> I64 | None:
+        if route < 0 or not self._rules.routes[route].learns:
+            return None
+        table = self._window.table
+        return self._epochs.ages_ms(route, table["epoch"][at], table["append_ms"][at])
 
     def _details(self, at: I64, models: tuple[str, ...]) -> dict[int, str]:
         words, base = self._window.words, self._window.table.base

@@ -302,7 +302,7 @@ def role_service(
         clients,
         clock=clock or BrokerClock(),
         metrics=metrics,
-        states=partial(_follower, app, metrics, waits_for_states) if learns else None,
+        states=partial(_follower, app, metrics, waits_for_states) if follows_states else None,
         waits_for_states=waits_for_states and learns,
         metrics_port=metrics_port,
         beside=beside,
@@ -340,10 +340,12 @@ def _follower(
     return StatesFollower(
         epochs_topic=app.topics.epochs,
         policy_topic=app.topics.policy,
+        models_topic=topic_name(app.settings.app.name, Kind.MODELS),
         partitions=app.settings.app.partitions,
         decode={
             app.topics.epochs: decoder("epochs", intake.epoch_of),
             app.topics.policy: decoder("policy", intake.snapshot_of),
+            topic_name(app.settings.app.name, Kind.MODELS): intake.switches_of,
         },
         reader=app.connections.reader(),
         lookups=app.connections.lookups(),

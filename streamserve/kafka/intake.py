@@ -34,6 +34,7 @@ from streamserve.core.records import (
     StateRecord,
     UnreadableState,
 )
+from streamserve.core.switches import SwitchRecord
 from streamserve.errors import ContractError, MalformedRecord
 from streamserve.kafka.codecs.answers import decode_answers, encode_answers, peek_answers
 from streamserve.kafka.codecs.dead_letters import encode_dead_letters, place_of
@@ -50,6 +51,7 @@ from streamserve.kafka.codecs.learning import (
     state_key,
 )
 from streamserve.kafka.codecs.predictions import encode_predictions
+from streamserve.kafka.codecs.switches import decode_switch
 from streamserve.kafka.loop import Reject
 from streamserve.kafka.once import Key, outcome_key
 from streamserve.kafka.perform import Encoders, Topics
@@ -208,6 +210,22 @@ def states_of(chunk: Chunk, decode: DecodeState, source: str, reject: Reject) ->
     if bad:
         reject(_rejected(chunk, bad, source, "update"))
     return StatesFetched(states=tuple(states), unreadable=tuple(unreadable))
+
+
+def switches_of(chunk: Chunk) -> StatesFetched:
+    """Switches of the models topic. A record that cannot be read is logged and switches nothing."""
+    found: list[SwitchRecord] = []
+    offsets, append_ms = chunk.offsets.tolist(), chunk.append_ms.tolist()
+    for i, value in enumerate(chunk.values):
+        try:
+            record = decode_switch(value, partition=chunk.at.partition, offset=offsets[i], append_ms=append_ms[i])
+        except ContractError as error:
+            _log.error("a record of the models topic switches nothing: %s", error)
+            continue
+        if record is not None:
+            _log.warning("model %s is switched %s", record.model, "off" if record.disabled else "on")
+            found.append(record)
+    return StatesFetched(states=(), switches=tuple(found))
 
 
 def epoch_of(value: bytes | None, at: At, offset: int, append_ms: int) -> StateRecord:

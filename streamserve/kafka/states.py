@@ -1,4 +1,5 @@
-"""Follows what policies have learnt: snapshots first, then the epochs topic from a little before where they cover it.
+"""Follows what policies have learnt: snapshots first, then the epochs topic from a little before where they cover it;
+and which models are switched off.
 
 A role knows every state appended before broker time t once its position reaches end offsets that were asked for at t.
 As t counts the earliest time that the broker can have had when they were asked for, however badly its clock is known.
@@ -40,6 +41,7 @@ class StatesFollower:
         *,
         epochs_topic: str,
         policy_topic: str,
+        models_topic: str,
         partitions: int,
         decode: Mapping[str, StateDecoder],
         reader: LogReader,
@@ -51,6 +53,8 @@ class StatesFollower:
         """`decode`: by topic."""
         self._epochs = [At(epochs_topic, number) for number in range(partitions)]
         self._policy = [At(policy_topic, number) for number in range(partitions)]
+        self._models = [At(models_topic, number) for number in range(partitions)]
+        self._followed = [*self._epochs, *self._models]
         self._decode = decode
         self._reader = reader
         self._lookups = lookups
@@ -86,6 +90,11 @@ class StatesFollower:
         async for fetched in self._until(self._positions, ends):
             self._post(fetched)
         self._positions = {at: max(self._positions[at], ends[at]) for at in self._epochs}
+        starts, ends = await self._lookups.starts(self._models), await self._lookups.ends(self._models)
+        async for fetched in self._until(starts, ends):
+            if fetched.switches:
+                self._post(fetched)
+        self._positions |= {at: max(starts[at], ends[at]) for at in self._models}
         self._reader.read(self._positions)
         self.loaded = True
 
@@ -116,7 +125,9 @@ class StatesFollower:
                 if chunk.at not in self._positions or chunk.next_offset <= self._positions[chunk.at]:
                     continue
                 self._positions[chunk.at] = chunk.next_offset
-                self._post(self._decode[chunk.at.topic](chunk))
+                fetched = self._decode[chunk.at.topic](chunk)
+                if fetched.states or fetched.unreadable or fetched.switches:
+                    self._post(fetched)
                 self._tell()
                 self._moved.set()
 
@@ -126,7 +137,7 @@ class StatesFollower:
             at_ms = self._clock.earliest_ms()
             try:
                 if at_ms is not None and len(self._asked) < _MOST_ASKED:
-                    self._asked.append((at_ms, await self._lookups.ends(self._epochs)))
+                    self._asked.append((at_ms, await self._lookups.ends(self._followed)))
             except BrokerError as error:  # decisions are marked stale meanwhile; the next answer mends it
                 _log.warning("how far the learnt states reach cannot be asked: %s; asked again", error)
             self._tell()

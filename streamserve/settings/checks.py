@@ -20,6 +20,8 @@ from streamserve.settings.policies import BUILT_IN
 from streamserve.settings.raw import RawConfig
 
 _HEARTBEATS_A_SESSION = 3
+#: A state is published again within half of it, by a learner that may just be moving.
+_LEAST_STATE_AGE_MS = 5_000
 #: Combine rules whose answers come with a score by which a set or an interval can be made.
 _WITH_SCORES = ("mean_probability", "log_probability", "mean")
 _ROUNDING = 1e-9
@@ -84,6 +86,10 @@ def _defaults(config: RawConfig) -> Iterator[Mistake]:
         if threshold and not has_default and not abstains:
             path: KeyPath = ("routes", route, "confidence_threshold")
             yield Mistake(path=path, words=f"{dotted(path)} needs routes.{route}.default, which is given below it")
+        age = config.number("routes", route, "max_state_age_ms")
+        if age and age < _LEAST_STATE_AGE_MS:
+            path = ("routes", route, "max_state_age_ms")
+            yield Mistake(path=path, words=f"{dotted(path)} = {age} is below {_LEAST_STATE_AGE_MS}; 0: no bound")
         if abstains and not threshold:
             path = ("routes", route, "below_threshold")
             yield Mistake(path=path, words=f"{dotted(path)} needs routes.{route}.confidence_threshold above 0")

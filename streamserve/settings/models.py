@@ -302,6 +302,13 @@ class RouteSettings(Section):
         description="Answer at most 5 ms after the members still missing cannot change the answer any more. "
         "Their answers still reach the learner.",
     )
+    max_state_age_ms: Int = Field(
+        default=0,
+        ge=0,
+        le=86_400_000,
+        description="A learnt state older than this when a request comes is not used for it; the policy's initial "
+        "state is (no learner has been heard of since). 0: however old; else at least 5,000.",
+    )
     probabilities: Flag = Field(
         default=False, description="Predictions carry the combined probabilities as a second output."
     )

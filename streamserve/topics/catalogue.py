@@ -11,7 +11,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from streamserve.topics.internal_values import AnswersBlock, EpochValue, HostsValue, OutcomeValue, PolicyValue
+from streamserve.topics.internal_values import (
+    AnswersBlock,
+    EpochValue,
+    HostsValue,
+    OutcomeValue,
+    PolicyValue,
+    SwitchValue,
+)
 from streamserve.topics.names import Kind, check_app, topic_name
 from streamserve.topics.values import FeedbackValue, PredictionValue, RequestValue
 
@@ -242,17 +249,18 @@ TOPICS: tuple[TopicSpec, ...] = (
     ),
     TopicSpec(
         kind=Kind.MODELS,
-        purpose="Which models each worker process hosts.",
-        key="`<pool>/<instance>`",
-        value=HostsValue,
+        purpose="Which models each worker process hosts, and which are switched off.",
+        key="`<pool>/<instance>`, or a model",
+        value=HostsValue | SwitchValue,
         content_type=JSON,
-        written_by=("worker", "aggregator", "join", "update"),
-        read_by=("anyone",),
+        written_by=("worker", "aggregator", "join", "update", "the command `models`"),
+        read_by=("worker", "aggregator", "anyone"),
         cleanup="compact",
         retention_ms=None,
         notes=(
             "A worker writes its record before it joins its group, and one with its key and no value when it stops in "
-            "order. No role reads them yet; `streamserve tail CONFIG models` shows them. Every "
+            "order; no role reads them yet. A switch holds for requests appended at least `epoch_delay_ms` after it. "
+            "`streamserve tail CONFIG models` shows all. Every "
             "process writes a record with the key `clock` and no value when it starts: its acknowledgement tells it "
             "the broker's time."
         ),

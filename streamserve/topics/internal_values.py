@@ -95,6 +95,15 @@ class HostsValue(Struct, tag="hosts", tag_field="kind", frozen=True, kw_only=Tru
     models: Annotated[list[str], Meta(description="Model ids, `name@version`.")]
 
 
+class SwitchValue(Struct, tag="switch", tag_field="kind", frozen=True, kw_only=True, omit_defaults=True):
+    """A model is switched off, or on again, for requests appended at least `epoch_delay_ms` after this record."""
+
+    v: Version
+    model: Annotated[str, Meta(description="`name@version`, or a name: every version of it.")]
+    disabled: bool
+    why: Annotated[str, Meta(description="Words for a person.")] = ""
+
+
 class ArrayValue(Struct, frozen=True, array_like=True):
     """An array inside an answers block."""
 

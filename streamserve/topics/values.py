@@ -144,6 +144,13 @@ class PredictionParameters(Struct, frozen=True, kw_only=True, omit_defaults=True
         Annotated[float, Meta(ge=0, le=1)] | UnsetType,
         Meta(description="Weighted agreement over all chosen models, where `confidence` is learnt from it."),
     ] = UNSET
+    state_age_ms: Annotated[
+        Annotated[int, Meta(ge=0)] | UnsetType,
+        Meta(
+            description="How old the learnt state was that chose, at the request's append; left out where none was "
+            "there. With `epoch` -1: it was older than the route allows, and the initial state chose."
+        ),
+    ] = UNSET
     set_size: Annotated[
         Annotated[float, Meta(ge=0)] | UnsetType,
         Meta(description="Classes in the set, or length of the interval, that holds the truth; the mean over rows."),

@@ -54,6 +54,27 @@ def test_a_state_holds_from_its_append_time_plus_the_delay() -> None:
     assert epochs_at(table, 1_249, 1_250, 2_249, 2_250) == [INITIAL_EPOCH, 4, 4, 9]
 
 
+def test_a_state_that_is_too_old_leaves_it_to_the_initial_one_until_the_next() -> None:
+    route = Route(
+        name="r", models=MODELS, policy=Exp3(), combine="vote", deadline_ms=100, learns=True, max_state_age_ms=5_000
+    )
+    table = EpochTable(AppRules(routes=(route,), epoch_delay_ms=DELAY_MS))
+    table.apply([state(4, 1_000), state(5, 2_000), state(9, 20_000)])
+    moments = [1_000, 1_250, 2_250, 7_000, 7_001, 20_249, 20_250, 25_000, 25_001]
+    decided = epochs_at(table, *moments)
+    assert decided == [INITIAL_EPOCH, 4, 5, 5, INITIAL_EPOCH, INITIAL_EPOCH, 9, 9, INITIAL_EPOCH]
+    ages = table.ages_ms(0, np.array(decided), np.array(moments))
+    assert ages.tolist() == [-1, 250, 250, 5_000, 5_001, 18_249, 250, 5_000, 5_001]
+
+
+def test_how_old_the_state_was_that_chose() -> None:
+    table = table_of(Exp3())
+    table.apply([state(4, 1_000), state(9, 2_000)])
+    moments = np.array([1_100, 1_300, 90_000])
+    ages = table.ages_ms(0, np.array([INITIAL_EPOCH, 4, 9]), moments)
+    assert ages.tolist() == [-1, 300, 88_000]
+
+
 def test_of_states_with_one_time_the_highest_offset_wins() -> None:
     table = table_of(Exp3())
     table.apply([state(5, 1_000), state(4, 1_000), state(6, 1_000)])

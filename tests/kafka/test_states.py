@@ -9,12 +9,13 @@ import pytest
 from streamserve.core.events import Event, StatesFetched, StatesKnownUntil
 from streamserve.core.records import StateRecord
 from streamserve.errors import BrokerError
+from streamserve.kafka import intake
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.ports import At, Chunk, Columns, Record
 from streamserve.kafka.states import StatesFollower
 from streamserve.testing.log import MemoryLog, MemoryLookups, MemoryReader
 
-EPOCHS, POLICY = "a.epochs.v1", "a.policy.v1"
+EPOCHS, POLICY, MODELS = "a.epochs.v1", "a.policy.v1", "a.models.v1"
 
 
 def decode(chunk: Chunk) -> StatesFetched:
@@ -53,8 +54,9 @@ def follower(log: MemoryLog, events: list[Event], clock: BrokerClock | None = No
     return StatesFollower(
         epochs_topic=EPOCHS,
         policy_topic=POLICY,
+        models_topic=MODELS,
         partitions=2,
-        decode={EPOCHS: decode, POLICY: decode},
+        decode={EPOCHS: decode, POLICY: decode, MODELS: intake.switches_of},
         reader=MemoryReader(log),
         lookups=MemoryLookups(log),
         clock=clock or clock_of(),
@@ -75,7 +77,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 async def test_it_reads_snapshots_then_epochs_from_where_they_cover(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamserve.kafka.states._LOOK_BACK", 0)
-    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2}), list[Event]()
     for _ in range(5):
         put(log, EPOCHS, 0, route="r")
     put(log, POLICY, 0, route="r", epoch=1, covers=2)
@@ -88,7 +90,7 @@ async def test_it_reads_snapshots_then_epochs_from_where_they_cover(monkeypatch:
 
 async def test_a_snapshot_that_reached_the_log_late_is_not_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamserve.kafka.states._LOOK_BACK", 0)
-    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2}), list[Event]()
     put(log, POLICY, 0, route="r", epoch=3, covers=4, included=7)
     put(log, POLICY, 0, route="r", epoch=1, covers=2, included=5)
     await follower(log, events).load()
@@ -97,7 +99,7 @@ async def test_a_snapshot_that_reached_the_log_late_is_not_the_newest(monkeypatc
 
 async def test_it_reads_states_that_open_requests_may_need_too() -> None:
     """A snapshot is of the newest state; requests that are still open were appended before that holds."""
-    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2}), list[Event]()
     for _ in range(3):
         put(log, EPOCHS, 0, route="r")
     put(log, POLICY, 0, route="r", epoch=2, covers=3)
@@ -106,7 +108,7 @@ async def test_it_reads_states_that_open_requests_may_need_too() -> None:
 
 
 async def test_without_snapshots_it_reads_all_epochs() -> None:
-    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2}), list[Event]()
     put(log, EPOCHS, 0, route="a")
     put(log, EPOCHS, 1, route="b")
     await follower(log, events).load()
@@ -114,13 +116,13 @@ async def test_without_snapshots_it_reads_all_epochs() -> None:
 
 
 async def test_an_empty_log_loads_at_once() -> None:
-    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2}), list[Event]()
     await follower(log, events).load()
     assert events == []
 
 
 async def test_it_follows_and_says_how_far_it_knows() -> None:
-    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2}), list[Event]()
     states = follower(log, events)
     await states.load()
     tasks = [asyncio.create_task(states.follow()), asyncio.create_task(states.ask())]
@@ -147,12 +149,13 @@ def _known(events: list[Event]) -> int:
 
 
 async def test_it_never_claims_to_know_what_it_has_not_read() -> None:
-    log, events = MemoryLog({EPOCHS: 1, POLICY: 1}), list[Event]()
+    log, events = MemoryLog({EPOCHS: 1, POLICY: 1, MODELS: 1}), list[Event]()
     states = StatesFollower(
         epochs_topic=EPOCHS,
         policy_topic=POLICY,
+        models_topic=MODELS,
         partitions=1,
-        decode={EPOCHS: decode, POLICY: decode},
+        decode={EPOCHS: decode, POLICY: decode, MODELS: intake.switches_of},
         reader=MemoryReader(log),
         lookups=MemoryLookups(log),
         clock=clock_of(),
@@ -180,7 +183,7 @@ class FailingLookups(MemoryLookups):
 
 
 async def test_a_broker_that_is_away_while_it_asks_ends_nothing() -> None:
-    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2}), list[Event]()
     states = follower(log, events)
     await states.load()
     states._lookups = FailingLookups(log)
@@ -192,7 +195,7 @@ async def test_a_broker_that_is_away_while_it_asks_ends_nothing() -> None:
 async def test_a_reader_that_is_behind_asks_for_no_more_ends_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """And keeps the oldest: of them one is reached first."""
     monkeypatch.setattr("streamserve.kafka.states._MOST_ASKED", 3)
-    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2}), list[Event]()
     states = follower(log, events)
     await states.load()
     put(log, EPOCHS, 0, route="r")
@@ -210,7 +213,7 @@ async def test_a_reader_that_is_behind_asks_for_no_more_ends_than_the_bound(monk
 @pytest.mark.parametrize("took_ms", [200, 2_000])
 async def test_what_a_slow_answer_told_of_the_time_makes_nothing_known_early(took_ms: int) -> None:
     """The broker's time is then open within `took_ms`: what is claimed holds at the earliest of these times too."""
-    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2}), list[Event]()
     clock = clock_of(took_ms)  # the broker may be so far behind what it tells
     states = follower(log, events, clock)
     await states.load()
@@ -223,7 +226,7 @@ async def test_what_a_slow_answer_told_of_the_time_makes_nothing_known_early(too
 
 
 async def test_before_anything_is_known_of_the_time_no_state_is() -> None:
-    log, events = MemoryLog({EPOCHS: 2, POLICY: 2}), list[Event]()
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2}), list[Event]()
     states = follower(log, events, BrokerClock())
     await states.load()
     asking = asyncio.create_task(states.ask())

@@ -109,6 +109,7 @@ class AggregatorStage:
                 self._send_again(event, effects)
             case StatesFetched():
                 self._epochs.apply(event.states)
+                self._epochs.switch(event.switches)
             case StatesKnownUntil():
                 self._epochs.known_until(event.known_until_ms)
             case Assigned():

@@ -67,6 +67,7 @@ class FusedStage:
                 return self._hand_over(self._worker.handle(event, now_ms), now_ms)
             case StatesFetched():
                 self._epochs.apply(event.states)
+                self._epochs.switch(event.switches)
                 return []
             case StatesKnownUntil():
                 self._epochs.known_until(event.known_until_ms)

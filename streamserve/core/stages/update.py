@@ -301,7 +301,10 @@ class UpdateStage:
         if state.publication is not None:
             return state.retry_ms
         if state.changed_ms is None:
-            return None if self._draining or state.record is None else state.published_ms + options.republish_ms
+            republish_ms = options.republish_ms
+            if state.route.max_state_age_ms:  # while a learner is there, a state is not too old
+                republish_ms = min(republish_ms, state.route.max_state_age_ms // 2)
+            return None if self._draining or state.record is None else state.published_ms + republish_ms
         wait_ms = 0 if self._draining or state.changes >= options.publish_every_outcomes else options.publish_every_ms
         return max(state.changed_ms + wait_ms, state.retry_ms or 0)
 

@@ -130,6 +130,7 @@ class WorkerStage:
                 self._send_again(event, effects)
             case StatesFetched():
                 self._epochs.apply(event.states)
+                self._epochs.switch(event.switches)
             case StatesKnownUntil():
                 self._epochs.known_until(event.known_until_ms)
             case Assigned():

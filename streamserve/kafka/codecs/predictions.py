@@ -201,6 +201,11 @@ def _statements(predictions: Predictions) -> list[str]:
                 said if text == "null" else f'{said}"{name}":{text},'
                 for said, text in zip(statements, texts, strict=True)
             ]
+    if predictions.state_age_ms is not None:
+        statements = [
+            said if age < 0 else f'{said}"state_age_ms":{age},'
+            for said, age in zip(statements, predictions.state_age_ms.tolist(), strict=True)
+        ]
     for index, detail in predictions.details.items():
         statements[index] += f'"detail":{json_text(detail[:_MAX_DETAIL_CHARACTERS])},'
     return statements

@@ -214,6 +214,21 @@ def record_of(*records: OutcomeRecord, epoch: int, includes: int, covers: int = 
     return dataclasses.replace(state, **changed)
 
 
+def test_a_state_is_published_again_before_it_is_too_old_to_be_used() -> None:
+    rules = rules_of()
+    bounded = dataclasses.replace(rules.routes[0], max_state_age_ms=10_000)
+    stage = UpdateStage(dataclasses.replace(rules, routes=(bounded,)), update_of()._options)
+    stage.handle(StatesFetched(states=(record_of(outcome(0), epoch=4, includes=1, covers=5),)), NOW_MS)
+    effects = ready(stage, position=1)
+    for snapshot in of_kind(effects, EmitSnapshot):
+        stage.handle(ack(snapshot), NOW_MS)
+    due_ms = stage.next_deadline_ms()
+    assert due_ms is not None
+    assert due_ms <= NOW_MS + 5_000
+    sent = only(stage.handle(Tick(), NOW_MS + 5_000), EmitState).state
+    assert (sent.data, sent.previous) == (learnt_from(outcome(0)), 4)
+
+
 def test_nothing_is_learnt_before_all_states_are_known() -> None:
     stage = update_of(publish_every_outcomes=1)
     stage.handle(assigned(HOME), NOW_MS)

@@ -257,7 +257,7 @@ def column(*values: int, dtype: str = "<i8") -> list[Any]:
         ({"ids": ["a", "b", 3]}, "cannot be read"),
         ({"errors": {3: [11, "x"]}}, "words about request 3 of 3"),
         ({"details": {-1: "x"}}, "words about request -1 of 3"),
-        ({"errors": {0: [8, "x"]}}, "reason code 8"),
+        ({"errors": {0: [9, "x"]}}, "reason code 9"),
     ],
 )
 def test_what_contradicts_itself_is_refused(changes: dict[str, Any], words: str) -> None:
