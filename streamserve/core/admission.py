@@ -13,14 +13,15 @@ import numpy as np
 
 from streamserve.core.epochs import EpochTable
 from streamserve.core.fast import distinct, every, indices, some
-from streamserve.core.messages import I64, INITIAL_EPOCH, PROBABILITY_ONE, Choice, Flags, Headers, Requests
+from streamserve.core.messages import I64, INITIAL_EPOCH, PROBABILITY_ONE, U64, Choice, Flags, Headers, Requests
 from streamserve.core.reasons import Reason
 from streamserve.core.routes import AppRules
 from streamserve.core.selection.base import is_sticky, sticky_places
 
 _ROUTE, _MODEL, _BUDGET, _PRIORITY = "ss-route", "mlserver-model", "ss-deadline-ms", "ss-priority"
+_WITHOUT = "ss-without"
 #: All that decides what is asked for; parsed once per distinct set, whatever else an application sends.
-_ASKING = frozenset({_ROUTE, _MODEL, _BUDGET, _PRIORITY})
+_ASKING = frozenset({_ROUTE, _MODEL, _BUDGET, _PRIORITY, _WITHOUT})
 MOST_PRIORITY = 9
 #: Headers that differ from request to request.
 _OWN_HEADERS = frozenset({"ce_id", "traceparent", "ce_time", "tracestate", "ce_traceparent", "ce_tracestate"})
@@ -57,6 +58,8 @@ class _Ask:
     mask: int = 0
     """Bit of the one model that was named; 0: the policy chooses."""
     priority: int = 0
+    without: int = 0
+    """Bits of the models that this request is not to be given to."""
     error: tuple[Reason, str] | None = None
 
 
@@ -75,6 +78,7 @@ class Admission:
         self._ask_budget = np.zeros(0, np.int64)
         self._ask_mask = np.zeros(0, np.uint64)
         self._ask_priority = np.zeros(0, np.int64)
+        self._ask_without = np.zeros(0, np.uint64)
         self._last: tuple[Requests, Admitted] | None = None
 
     def admit(self, requests: Requests) -> Admitted:
@@ -110,19 +114,20 @@ class Admission:
             route=route,
             deadline_ms=requests.append_ms + self._ask_budget[ask],
             priority=self._ask_priority[ask],
-            choice=self._choose(requests, route, mask),
+            choice=self._choose(requests, route, mask, self._ask_without[ask]),
             forced=mask != 0,
             ids=ids,
             traces=traces,
             errors=errors,
         )
 
-    def _choose(self, requests: Requests, route: I64, mask: np.ndarray) -> Choice:
+    def _choose(self, requests: Requests, route: I64, mask: U64, without: U64) -> Choice:
         n = len(requests)
+        masked = without if some(without != 0) else None
         first = int(route[0]) if n else -1
         if first >= 0 and every(route == first) and not some(mask != 0):
             partition, offsets = self._places(requests, first)
-            return self._epochs.choose(first, partition, offsets, requests.append_ms)
+            return self._epochs.choose(first, partition, offsets, requests.append_ms, without=masked)
         choice = Choice(
             chosen=mask.copy(),
             probability=np.full(n, PROBABILITY_ONE, np.int64),
@@ -136,7 +141,13 @@ class Admission:
             if not len(rows):
                 continue
             partition, offsets = self._places(requests, index)
-            part = self._epochs.choose(index, partition[rows], offsets[rows], requests.append_ms[rows])
+            part = self._epochs.choose(
+                index,
+                partition[rows],
+                offsets[rows],
+                requests.append_ms[rows],
+                without=None if masked is None else masked[rows],
+            )
             choice.chosen[rows] = part.chosen
             choice.probability[rows] = part.probability
             choice.epoch[rows] = part.epoch
@@ -170,6 +181,7 @@ class Admission:
             self._ask_budget = np.append(self._ask_budget, np.array([ask.budget_ms for ask in new], np.int64))
             self._ask_mask = np.append(self._ask_mask, np.array([ask.mask for ask in new], np.uint64))
             self._ask_priority = np.append(self._ask_priority, np.array([ask.priority for ask in new], np.int64))
+            self._ask_without = np.append(self._ask_without, np.array([ask.without for ask in new], np.uint64))
 
     def _forget(self) -> None:
         self._memo.clear()
@@ -177,13 +189,14 @@ class Admission:
         self._asks.clear()
         self._ask_route, self._ask_budget = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._ask_mask, self._ask_priority = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        self._ask_without = np.zeros(0, np.uint64)
 
     def _parse(self, headers: Headers) -> _Ask:
         named = dict(headers)
         try:
             words = {
                 name: value.decode("utf-8")
-                for name in (_ROUTE, _MODEL, _BUDGET, _PRIORITY)
+                for name in (_ROUTE, _MODEL, _BUDGET, _PRIORITY, _WITHOUT)
                 if (value := named.get(name)) is not None
             }
         except UnicodeDecodeError as error:
@@ -193,6 +206,8 @@ class Admission:
             ask = self._with_budget(ask, words[_BUDGET])
         if not ask.error and _PRIORITY in words:
             ask = self._with_priority(ask, words[_PRIORITY])
+        if not ask.error and _WITHOUT in words:
+            ask = self._with_mask(ask, words[_WITHOUT])
         return ask
 
     def _route_of(self, words: Mapping[str, str]) -> _Ask:
@@ -235,6 +250,21 @@ class Admission:
             words = f"ss-priority must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {text[:40]!r}"
             return self._refuse(ask.route, Reason.BAD_HEADER, words)
         return replace(ask, priority=int(text))
+
+    def _with_mask(self, ask: _Ask, text: str) -> _Ask:
+        """Models that this request is not given to, by id or by name, with commas. What was named alone stays."""
+        models = self._rules.routes[ask.route].models
+        without = 0
+        for name in filter(None, (part.strip() for part in text.split(","))):
+            bits = [bit for bit, model in enumerate(models) if name in (model, model.partition("@")[0])]
+            if not bits:
+                words = f"ss-without names {name[:80]!r}; the route has {', '.join(models)}"
+                return self._refuse(ask.route, Reason.BAD_HEADER, words)
+            without |= sum(1 << bit for bit in bits)
+        if without == (1 << len(models)) - 1 or without & ask.mask:
+            words = f"ss-without leaves no model to ask; the route has {', '.join(models)}"
+            return self._refuse(ask.route, Reason.BAD_HEADER, words)
+        return replace(ask, without=without)
 
     def _refuse(self, route: int, reason: Reason, words: str) -> _Ask:
         return _Ask(route=route, budget_ms=0, error=(reason, words))

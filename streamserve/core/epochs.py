@@ -68,12 +68,15 @@ class EpochTable:
         """Every state appended before this broker time has been applied."""
         self._known_ms = max(self._known_ms, ms)
 
-    def choose(self, route: int, partition: I64, offsets: I64, append_ms: I64) -> Choice:
-        """Choices of n requests. All columns `[n]`, in any order."""
+    def choose(self, route: int, partition: I64, offsets: I64, append_ms: I64, *, without: U64 | None = None) -> Choice:
+        """Choices of n requests. All columns `[n]`, in any order. `without`: models that each is not to be given to."""
         table = self._routes[route]
         if not len(offsets):
             return _choice_of_none()
         allowed = self._switches.allowed(table.route.models, append_ms) if self._switches else None
+        if without is not None:
+            asked = np.uint64((1 << len(table.route.models)) - 1) & ~without
+            allowed = asked if allowed is None else np.where(allowed & asked != 0, allowed & asked, asked)
         if allowed is None:
             return self._choose(table, None, partition, offsets, append_ms)
         parts = [indices(allowed == mask) for mask in distinct(allowed)]

@@ -115,6 +115,7 @@ _REQUEST_HEADERS = (
     Header(name="ss-route", meaning="The route. May be left out when the app has one."),
     Header(name="ss-deadline-ms", meaning="Budget in milliseconds from append; left out: the route's."),
     Header(name="ss-priority", meaning="-9 to 9, else 0: under overload the highest is shed last."),
+    Header(name="ss-without", meaning="Models, by id or name, with commas, that this request is not to be given to."),
     Header(name="mlserver-model", meaning="MLServer's name for the same: a route, else one model that answers alone."),
     Header(name="ce_id", meaning="CloudEvents id: the prediction's id where the body has none."),
     Header(name="traceparent", meaning="W3C trace context, copied to the prediction."),

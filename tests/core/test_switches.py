@@ -7,15 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamserve.core.admission import Admission
 from streamserve.core.epochs import EpochTable
 from streamserve.core.messages import PROBABILITY_ONE
+from streamserve.core.reasons import Reason
 from streamserve.core.selection.ab import AB
 from streamserve.core.selection.base import Distribution, Policy
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.selection.masking import masked
 from streamserve.core.selection.static import Static
 from streamserve.core.switches import Switches, SwitchRecord
-from tests.core.kit import START_MS, app, route
+from tests.core.kit import START_MS, app, requests, route
 
 MODELS = ("a@1", "a@2", "b@1")
 DELAY_MS = 250
@@ -84,3 +86,36 @@ def test_a_split_never_draws_it_and_keeps_the_proportions_of_the_others() -> Non
     drawn = np.array(chosen(policy, *[5_000] * 4_000))
     assert set(drawn.tolist()) == {1, 2}
     assert (drawn == 2).mean() == pytest.approx(0.75, abs=0.03)
+
+
+def test_a_request_may_leave_models_out_and_what_is_switched_off_stays_off() -> None:
+    rules = app(route(MODELS, policy=Static()))
+    table = EpochTable(rules)
+    table.switch([switch("b@1", 1_000, 0)])
+    without = np.array([0, 1, 2, 3, 1], np.uint64)
+    times = np.array([5_000, 5_000, 5_000, 5_000, 1_100])
+    choice = table.choose(0, np.zeros(5, np.int64), np.arange(5), times, without=without)
+    assert choice.chosen.tolist() == [3, 2, 1, 4, 6]  # who leaves out all that is on gets what it asked for
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen", "words"),
+    [
+        (b"b", 3, ""),
+        (b"a@1, b@1", 2, ""),
+        (b" a ,", 4, ""),
+        (b"", 7, ""),
+        (b"c", 0, "ss-without names 'c'; the route has a@1, a@2, b@1"),
+        (b"a,b", 0, "ss-without leaves no model to ask"),
+    ],
+)
+def test_the_header_names_models_by_id_or_name(text: bytes, chosen: int, words: str) -> None:
+    rules = app(route(MODELS, policy=Static()))
+    admission = Admission(rules, EpochTable(rules))
+    admitted = admission.admit(requests([b"x:1,1"], headers=(("ss-without", text),)).requests)
+    if words:
+        reason, said = admitted.errors[0]
+        assert (reason, words in said) == (Reason.BAD_HEADER, True)
+    else:
+        assert admitted.choice.chosen.tolist() == [chosen]
+        assert not admitted.errors
