@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from streamserve.core.arms import Arms
 from streamserve.core.bounds import Fill, fullest
 from streamserve.core.effects import (
     Count,
@@ -98,6 +99,7 @@ class JoinStage:
         self._partitions: dict[int, Partition] = {}
         self._sender = Sender(options.retry_ms, options.give_up_ms)
         self._counts: dict[str, int] = {}
+        self._arms = Arms()
         self._draining = False
 
     # -- protocol ------------------------------------------------------------------------------------------------
@@ -188,6 +190,8 @@ class JoinStage:
         partition = self._partitions.get(event.partition)
         if partition is None:
             return
+        for prediction in event.predictions.records:
+            self._arms.predicted(prediction.raw)
         for record in partition.remember(event, now_ms):
             self._try_join(partition, record, now_ms)
         for record in partition.overtaken(self._options.wait_ms):
@@ -257,6 +261,7 @@ class JoinStage:
             self._reject(partition, record, "late" if joined.reason == "late" else "invalid", joined)
         else:
             self._sender.outcome(partition.number, record, joined)
+            self._arms.joined(joined.route, joined.decision.chosen, record.landed_ms - stored.append_ms)
             self._count("matched")
         return True
 
@@ -304,7 +309,7 @@ class JoinStage:
             effects += partition.pausing(self._options.max_waiting)
         effects += [Count(what="feedback", label=status, n=n) for status, n in self._counts.items()]
         self._counts = {}
-        return effects
+        return effects + self._arms.effects()
 
     def _close(self, closed: tuple[int, list[int]] | None) -> None:
         if closed is not None and closed[0] in self._partitions:
