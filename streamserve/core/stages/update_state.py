@@ -11,6 +11,9 @@ from streamserve.core.routes import Route
 
 _Key = tuple[tuple[int, int], str, str]
 
+#: A longer pause between a join's outcomes counts as this: it may have stood still, and have committed nothing.
+_LONGEST_STEP_MS = 5_000
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Publication:
@@ -129,7 +132,10 @@ class OwnedOutcomes:
         self._dedupe_ms = dedupe_ms
         self._max_remembered = max_remembered
         self._seen: set[_Key] = set()
-        self._recent: dict[int, deque[tuple[_Key, int, int]]] = {}  # by join partition
+        self._recent: dict[int, deque[tuple[_Key, int, int]]] = {}  # by join partition; with the time by its clock
+        self._clocks: dict[
+            int, tuple[int, int]
+        ] = {}  # by join partition: last append time, and time at work until then
 
     def first_time(self, outcome: OutcomeRecord) -> bool:
         """Whether this is the first outcome of its (feedback, state); remembers it."""
@@ -138,24 +144,31 @@ class OwnedOutcomes:
         first = key not in self._seen
         if first:
             self._seen.add(key)
-            recent.append((key, outcome.offset, outcome.append_ms))
+            recent.append((key, outcome.offset, self._at_work_ms(outcome)))
             if len(self._seen) > self._max_remembered:
                 self._seen.discard(max(self._recent.values(), key=len).popleft()[0])
         self._forget(recent, outcome)
         return first
 
+    def _at_work_ms(self, outcome: OutcomeRecord) -> int:
+        """How long the join of this outcome's partition has been at work, as its outcomes show."""
+        last_ms, at_work_ms = self._clocks.get(outcome.ref[0], (outcome.append_ms, 0))
+        at_work_ms += min(max(0, outcome.append_ms - last_ms), _LONGEST_STEP_MS)
+        self._clocks[outcome.ref[0]] = max(last_ms, outcome.append_ms), at_work_ms
+        return at_work_ms
+
     def _forget(self, recent: deque[tuple[_Key, int, int]], outcome: OutcomeRecord) -> None:
         """Drop what the join of that partition can not send again: settled by it, and long enough ago to be committed.
 
-        Its own outcomes are the clock: while it is down, nothing is forgotten. A forwarded record's offset is one of
-        another partition; it goes with its neighbours.
+        Its own outcomes are the clock: while it is down, or stands still between an outcome and its commit, nothing is
+        forgotten. A forwarded record's offset is one of another partition; it goes with its neighbours.
         """
         join_partition = outcome.ref[0]
-        before_ms = outcome.append_ms - self._dedupe_ms
+        before_ms = self._at_work_ms(outcome) - self._dedupe_ms
         while recent:
-            key, _, append_ms = recent[0]
+            key, _, at_ms = recent[0]
             (partition, offset), _, _ = key
-            if append_ms >= before_ms or (partition == join_partition and offset >= outcome.open_offset):
+            if at_ms >= before_ms or (partition == join_partition and offset >= outcome.open_offset):
                 return
             recent.popleft()
             self._seen.discard(key)

@@ -154,6 +154,18 @@ def test_feedback_that_the_join_has_not_settled_is_remembered_however_old() -> N
     assert counts(stage.handle(outcomes(again), NOW_MS)) == {"duplicate": 1}
 
 
+def test_a_standstill_does_not_make_one_forget() -> None:
+    """The join may have stood still too, and be killed before it commits: its successor sends the outcome again."""
+    stage = update_of()
+    ready(stage)
+    stage.handle(outcomes(outcome(0, open_offset=0)), NOW_MS)
+    later_ms = NOW_MS + 244_000
+    for n in range(1, 10):
+        stage.handle(outcomes(outcome(n, append_ms=later_ms + n, open_offset=n)), NOW_MS)
+    again = outcome(10, source=(0, 0), append_ms=later_ms + 20_000, open_offset=0)
+    assert counts(stage.handle(outcomes(again), NOW_MS)) == {"duplicate": 1}
+
+
 def test_another_join_partition_does_not_make_one_forget() -> None:
     stage = update_of(dedupe_ms=1_000)
     ready(stage)
