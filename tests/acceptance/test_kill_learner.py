@@ -30,6 +30,7 @@ KILLS = 20
 SEED = 20_261_130
 RATE_PER_S = 60
 LONGEST_LIFE_S = 1.5
+LONGEST_STEP_S = 0.5
 MODELS = ("tens@1", "units@1")
 POLICIES: dict[str, Policy] = {"hedge": Hedge(), "exp3": Exp3(eta=0.1, gamma=0.1)}
 MODEL = """
@@ -73,7 +74,8 @@ class Load:
 
     def __init__(self, client: Foreign) -> None:
         self._client = client
-        self._began_s = time.monotonic()
+        self._last_s = time.monotonic()
+        self._due = 0.0
         self.requests: list[int] = []
         self.feedback: list[tuple[str, int]] = []
         self._taught: set[str] = set()
@@ -81,7 +83,13 @@ class Load:
     def run_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            while len(self.requests) < (time.monotonic() - self._began_s) * RATE_PER_S:
+            now_s = time.monotonic()
+            self._due += RATE_PER_S * min(
+                LONGEST_STEP_S, now_s - self._last_s
+            )  # a machine that stood still owes nothing
+            self._last_s = now_s
+            while self._due >= 1.0:
+                self._due -= 1.0
                 self._ask(len(self.requests))
             self._teach(self._client.hear(0.01))
 
