@@ -243,7 +243,7 @@ class GuardSettings(Section):
 
 
 class ConfidenceSettings(Section):
-    """`[routes.NAME.confidence]`: how sure answers are, learnt from labels."""
+    """`[routes.NAME.confidence]`: how sure answers are, learnt from labels; else the models' weighted agreement."""
 
     method: Literal["counts", "isotonic", "temperature"] = Field(
         default="counts",
@@ -274,10 +274,7 @@ class RouteSettings(Section):
         default=StaticPolicy(), description="Which models are asked, and with what weight; see below."
     )
     guard: GuardSettings | None = None
-    confidence: ConfidenceSettings | None = Field(
-        default=None,
-        description="Left out: the confidence of a prediction is the models' weighted agreement; see below.",
-    )
+    confidence: ConfidenceSettings | None = None
     combine: Literal["vote", "mean_probability", "log_probability", "mean", "best"] = Field(
         default="vote",
         description="`vote`: label with most weight; `mean_probability`: class with the highest mean probability; "
