@@ -42,6 +42,18 @@ StateDir = Annotated[Path | None, typer.Option("--state-dir", help="Its folder, 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on one line, for programs.")]
 
 
+def _one_or_three(nodes: int) -> int:
+    if nodes not in (1, 3):
+        raise typer.BadParameter(f"a broker of our own has 1 node or 3, not {nodes}")
+    return nodes
+
+
+def _known_profile(profile: str) -> str:
+    if profile not in ("laptop", "bench"):
+        raise typer.BadParameter(f"there is no {profile!r}; there are: laptop, bench")
+    return profile
+
+
 class _StopAsked(BaseException):
     """SIGTERM or Ctrl-C came: unwinds to the place that stops the broker."""
 
@@ -51,11 +63,16 @@ def start(
     *,
     name: Name = "default",
     state_dir: StateDir = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=3, help="1, or 3 that replicate each other.")] = 1,
+    nodes: Annotated[
+        int, typer.Option("--nodes", callback=_one_or_three, help="1, or 3 that replicate each other.")
+    ] = 1,
     port: Annotated[
         int, typer.Option("--port", min=0, max=65_535, help="Port of the first node; 0: any free one.")
     ] = 0,
-    profile: Annotated[str, typer.Option("--profile", help="laptop: small, starts fast. bench: for load.")] = "laptop",
+    profile: Annotated[
+        str,
+        typer.Option("--profile", callback=_known_profile, help="laptop: small, starts fast. bench: for load."),
+    ] = "laptop",
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay until SIGTERM or Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -110,10 +127,7 @@ def _folder(name: str, state_dir: Path | None) -> Path:
 def _options(folder: Path, nodes: int, profile: str, port: int) -> BrokerOptions:
     if profile == "bench":
         return BrokerOptions(state_dir=folder, nodes=nodes, profile="bench", port=port)
-    if profile == "laptop":
-        return BrokerOptions(state_dir=folder, nodes=nodes, profile="laptop", port=port)
-    message = f"unknown broker profile {profile!r}; there are: laptop, bench"
-    raise BrokerError(message)
+    return BrokerOptions(state_dir=folder, nodes=nodes, profile="laptop", port=port)
 
 
 def _start_or_find(options: BrokerOptions) -> BrokerStatus:

@@ -20,6 +20,8 @@ def init(
     name: Annotated[str, typer.Argument(help="Folder to make; its last part names the app.")],
 ) -> None:
     """Write a project: streamserve.toml, a fitted model in workers/, train.py, README.md. Overwrites nothing."""
+    if not name.strip() or Path(name).name in ("", ".."):
+        raise typer.BadParameter(f"{name!r} names no folder of its own")
     written = write_project(Path(name))
     for file in written:
         typer.echo(f"wrote {file}")

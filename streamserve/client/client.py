@@ -1,4 +1,4 @@
-"""The async client."""
+"""The async client: one class, long by the docstrings of its methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""From queued requests to model calls to answers: the middle of the worker stage."""
+"""From queued requests to model calls to answers: the middle of the worker stage.
+
+Long since what becomes of a batch (whole, in parts, from the cache, halved) is one story of the same queue."""
 
 from __future__ import annotations
 

@@ -208,6 +208,7 @@ class Settling:
         unusable = error != NO_ERROR
         outcome[unusable] = Outcome.ERROR
         reason[unusable] = error[unusable]
+        missing[unusable[:, None] & (missing == Missing.LATE)] = Missing.PRESENT  # nobody is to answer it
         given = outcome == Outcome.DEFAULT
         n_rows = np.where(given, np.maximum(table["n_rows"][at], 1), 0)
         labels = default_rows(rule, int(n_rows.sum())) if rule is not None and some(given) else None

@@ -1,4 +1,6 @@
-"""The aggregator's window: requests that have no terminal record yet, and what their members have said."""
+"""The aggregator's window: requests that have no terminal record yet, and what their members have said.
+
+Long since every rule here is one about the same columns."""
 
 from __future__ import annotations
 

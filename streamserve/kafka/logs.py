@@ -21,10 +21,16 @@ class _Line(logging.Formatter):
         return f"{line} {extra}" if extra else line
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for what the Kafka client calls an error and tries again by itself: each group's first moments are so."""
+    return "Group Coordinator Request failed: [Error 15]" not in record.getMessage()
+
+
 def set_up(role: str, level: int = logging.INFO) -> None:
     """Send our lines, and warnings of the Kafka client, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Line(f"%(asctime)s {role} %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(_is_news)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

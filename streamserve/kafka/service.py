@@ -1,4 +1,6 @@
-"""One role as a running process: parts started in order of dependence, watched, drained, stopped in reverse."""
+"""One role as a running process: parts started in order of dependence, watched, drained, stopped in reverse.
+
+Long since all parts meet here: who is told of whom can be read in one place."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ without the double underscore (`STREAMSERVE_CACHE`) are not settings.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,22 @@ def read_environment_variables(file: Mapping[str, Any], environ: Mapping[str, st
         if _put(values, path, EnvironmentText(text)):
             variables[path] = variable
     return Environment(values=values, variables=variables)
+
+
+def misspelt_variables(
+    sections: Mapping[str, Iterable[str]], environ: Mapping[str, str] | None = None
+) -> list[tuple[str, str]]:
+    """Variables with one underscore where two are meant, and how they are written. `sections`: of fixed keys.
+
+    What a container platform sets for a service that bears our name (`tcp://...`) is none of ours.
+    """
+    meant = {
+        f"{PREFIX}{section}_{key}".upper(): f"{PREFIX}{section}{DELIMITER}{key}".upper()
+        for section, keys in sections.items()
+        for key in keys
+    }
+    found = (os.environ if environ is None else environ).items()
+    return sorted((name, meant[name.upper()]) for name, text in found if name.upper() in meant and "://" not in text)
 
 
 def _match(words: list[str], file: Mapping[str, Any]) -> tuple[str, ...]:

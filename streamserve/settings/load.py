@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from streamserve.errors import ConfigError
 from streamserve.settings.checks import cross_checks
-from streamserve.settings.environment import read_environment_variables
+from streamserve.settings.environment import misspelt_variables, read_environment_variables
+from streamserve.settings.fields import Section
 from streamserve.settings.lines import key_lines, repeated_key
 from streamserve.settings.mistakes import Mistake, Source, dotted, from_validation, unknown_key
 from streamserve.settings.models import Settings
@@ -24,6 +25,12 @@ _FILES = (
     ("broker", "client", "ssl_certfile"),
     ("broker", "client", "ssl_keyfile"),
 )
+_SECTIONS = {
+    name: tuple(field.annotation.model_fields)
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+}
+"""Those of fixed keys -> their keys."""
 _TOML_TWICE = re.compile(r"Cannot (overwrite|declare|mutate|redefine) |Duplicate ")
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
@@ -59,8 +66,12 @@ def parse_settings(text: str, path: Path | str) -> Settings:
         settings = Settings(**{key: value for key, value in file.items() if key in Settings.model_fields})
     except ValidationError as error:
         mistakes += from_validation(error, config.values)
-    if mistakes:
-        raise ConfigError(source.tell(mistakes))
+    misspelt = [
+        f"environment variable {name}: is no setting, and would do nothing; allowed: {meant}"
+        for name, meant in misspelt_variables(_SECTIONS)
+    ]
+    if mistakes or misspelt:
+        raise ConfigError("\n".join(filter(None, (source.tell(mistakes), *misspelt))))
     settings._path = Path(path)
     return settings
 

@@ -248,7 +248,8 @@ def _only_one(folder: Path) -> Iterator[None]:
         descriptor = os.open(folder / "up.lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise StreamserveError(
-            f"cannot write the app's folder {folder} ({error.strerror}); set [app] state_dir"
+            f"cannot write the app's folder {folder} ({error.strerror}); set [app] state_dir, or the "
+            "variable STREAMSERVE_STATE, to a folder that can be written"
         ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

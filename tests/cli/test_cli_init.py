@@ -49,6 +49,16 @@ def test_a_name_that_topics_cannot_have_is_refused(tmp_path: Path, name: str) ->
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["", " ", ".", "..", "a/.."])
+def test_a_folder_that_is_not_its_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert called("init", name) == 2
+    assert "names no folder of its own" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_the_model_is_served_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

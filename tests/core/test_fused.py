@@ -260,6 +260,7 @@ def test_a_budget_that_cannot_be_is_refused(budget) -> None:
     w.feed(requests([b"a:1,1"], headers=(("ss-deadline-ms", budget),)))
     assert w.outcome(0)[0] == "error"
     assert w.outcome(0)[1] in ("bad_deadline", "bad_header")
+    assert not w.records[0, 0][0].missing.any()  # no model was asked
     assert len(w.letters) == 1
 
 

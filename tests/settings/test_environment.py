@@ -58,3 +58,21 @@ def test_a_mistake_in_the_environment_names_the_variable(
     told = [line for line in refused(DIGITS) if words in line]
     assert len(told) == 1, refused(DIGITS)
     assert told[0].startswith(f"environment variable {variable}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("STREAMSERVE_APP_PARTITIONS", "STREAMSERVE_APP__PARTITIONS"),
+        ("streamserve_broker_bootstrap_servers", "STREAMSERVE_BROKER__BOOTSTRAP_SERVERS"),
+    ],
+)
+def test_one_underscore_too_few_is_told(monkeypatch: pytest.MonkeyPatch, name: str, meant: str) -> None:
+    monkeypatch.setenv(name, "8")
+    assert refused(DIGITS) == [f"environment variable {name}: is no setting, and would do nothing; allowed: {meant}"]
+
+
+def test_what_a_container_platform_sets_is_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMSERVE_METRICS_PORT", "tcp://10.0.0.1:80")
+    monkeypatch.setenv("STREAMSERVE_APP_SERVICE_HOST", "10.0.0.1")
+    assert parse_settings(DIGITS, "x").metrics.port == 0
