@@ -38,7 +38,7 @@ FOUND = {
     "lease-outlives-a-loss": 4,
     "late-states-take-over": 541,
     "unknown-versions-forgotten": 125,
-    "markers-not-awaited": 539,
+    "markers-not-awaited": 275,
     "looked-up-before-the-fence": 4,
     "sweep-answers-what-was-answered": 29,
     "skipped-range-forgotten": 5,
