@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: help setup demo test test-long test-fast check format bench bench-learning bench-plans clean-data
+.PHONY: help setup demo demo-sentiment test test-long test-fast check format bench bench-learning bench-plans clean-data
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ setup: $(VENV)/.base  ## install, fetch Kafka's jars and the data sets, train th
 
 demo: setup  ## real images through a real Kafka: models break, the system learns around it (DEMO_SECONDS=90)
 	$(BIN)/python -m examples.demo --seconds $${DEMO_SECONDS:-90}
+
+demo-sentiment: setup  ## real texts of four domains through a real Kafka: learnt states by context (SENTIMENT_SECONDS=90)
+	$(BIN)/python -m examples.sentiment --seconds $${SENTIMENT_SECONDS:-90}
 
 test: setup $(VENV)/.torch $(VENV)/.bench  ## every test, with a real broker and torch
 	$(BIN)/python -m workers.train

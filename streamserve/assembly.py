@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from streamserve.bodyfield import BodyField
 from streamserve.core.bounds import Bounds
+from streamserve.core.contexts import ContextRule
 from streamserve.core.desk import ModelRules
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection import Policy
 from streamserve.core.selection.base import reads_probabilities
 from streamserve.core.selection.confident import ConfidenceRules, Confident
 from streamserve.core.selection.guarded import Guarded, ShareLimits
+from streamserve.core.selection.pooling import features_read
 from streamserve.core.selection.registry import POLICIES
 from streamserve.errors import ConfigError
 from streamserve.runtimes import ModelSpec
 from streamserve.runtimes.isolation import Limits
 from streamserve.settings import ModelSettings, RouteSettings, Settings
+from streamserve.settings.models import ContextSettings
 from streamserve.settings.plugins import added_policy
 from streamserve.settings.policies import PolicySettings
 
@@ -97,6 +101,18 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
         learns=learns,
         probabilities=route.probabilities,
         tells_probabilities=reads_probabilities(policy),
+        contexts=None if route.contexts is None else _context_rule(route.contexts, policy),
+    )
+
+
+def _context_rule(contexts: ContextSettings, policy: Policy) -> ContextRule:
+    return ContextRule(
+        source=contexts.source,
+        until=contexts.until,
+        read_body=None if contexts.field is None else BodyField(contexts.field),
+        most=contexts.most,
+        pooling=contexts.pooling,
+        features=features_read(policy),
     )
 
 

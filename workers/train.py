@@ -14,7 +14,7 @@ import time
 from statistics import median
 from typing import Any
 
-from streamserve.datasets import cache_folder, split
+from streamserve.datasets import cache_folder, sentiment_split, split
 from streamserve.errors import StreamserveError
 from streamserve.runtimes import ModelSpec, load
 
@@ -27,6 +27,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "digits_kernel": {},
     "digits_cnn": {"output": "logits"},
 }
+SENTIMENT = ("films", "products", "news", "tweets", "all")
 BATCHES = (1, 8, 64)
 REPEATS = 15
 
@@ -40,6 +41,8 @@ def main() -> int:
                 print("digits_cnn: left out, torch is not installed")
             else:
                 print(report(name, options))
+        for domain in SENTIMENT:
+            print(sentiment_report(domain))
     except StreamserveError as trouble:
         print(trouble, file=sys.stderr)
         return trouble.exit_code
@@ -66,6 +69,20 @@ def report(name: str, options: dict[str, Any]) -> str:
             spent_ms.append(1e3 * (time.perf_counter() - started_s))
         times.append(f"{rows}: {median(spent_ms):.2f} ms")
     return f"{name}: ready in {ready_s:.1f} s, {error:.1%} of unseen images wrong; a batch of {', '.join(times)}"
+
+
+def sentiment_report(domain: str) -> str:
+    """One line: seconds until ready, share of wrong answers on held-out texts of each domain."""
+    started_s = time.perf_counter()
+    runtime = load(ModelSpec(name=domain, version="1", source="workers.sentiment:model()", options={"domain": domain}))
+    ready_s = time.perf_counter() - started_s
+    data = sentiment_split()
+    wrong = []
+    for other in SENTIMENT[:-1]:
+        rows = data.held_out & (data.domains == other)
+        error = float((runtime.predict(data.texts[rows]).labels != data.labels[rows]).mean())
+        wrong.append(f"{error:.1%} of {other}")
+    return f"sentiment {domain}: ready in {ready_s:.1f} s, wrong about {', '.join(wrong)}"
 
 
 if __name__ == "__main__":

@@ -32,13 +32,28 @@ def trained(name: str, estimator: Any, trusted: tuple[str, ...] = ()) -> Any:
         with warnings.catch_warnings(), threadpool_limits(1):  # more threads are slower where others work, too
             warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early on purpose
             estimator.fit(data.train_images.astype(float), data.train_labels)
-        part = file.with_name(f"{file.name}.{os.getpid()}.part")
-        skops.io.dump(estimator, part)
-        part.replace(file)
+        _write(estimator, file)
     return skops.io.load(file, trusted=list(trusted))
+
+
+def _write(estimator: Any, file: Path) -> None:
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    skops.io.dump(estimator, part)
+    part.replace(file)
 
 
 def model_file(name: str, settings: str, version: str, suffix: str) -> Path:
     """Where a trained model is kept: another setting, framework version or data set gives another name."""
     key = hashlib.sha256("\n".join([settings, version, MNIST_SHA256]).encode()).hexdigest()[:12]
     return cache_folder("models") / f"{name}-{key}.{suffix}"
+
+
+def trained_on_texts(name: str, pipeline: Any, texts: Any, labels: Any) -> Any:
+    """The same for texts: fitted on these and kept under a name that tells them, the settings and the version."""
+    settings = [str(sorted(step.get_params().items(), key=str)) for _, step in pipeline.steps]
+    data = hashlib.sha256("\n".join(texts.tolist()).encode()).hexdigest()
+    file = model_file(name, f"{settings}{data}", sklearn.__version__, "skops")
+    if not file.is_file():
+        logger.info("training %s", name)
+        _write(pipeline.fit(texts, labels), file)
+    return skops.io.load(file, trusted=[])

@@ -128,7 +128,15 @@ SERVING = (
         test="core/test_aggregator.py::test_the_answers_topic_waits_while_too_many_answers_are_early",
     ),
     Bound(
-        what="learnt states of one route",
+        what="contexts of one route that have a learnt state",
+        setting="routes.NAME.contexts.most",
+        full="feedback of a further context teaches only the levels above it, "
+        '`streamserve_events_total{what="outcomes",label="too_many_contexts"}`; these decide for it too. As many '
+        "more as there are partitions, where learners begin them at the same moment",
+        test="core/stages/test_contexts.py::test_a_context_too_many_gets_no_state_and_is_counted",
+    ),
+    Bound(
+        what="learnt states of one route, or of one of its contexts",
         setting="bounds.learnt_states",
         fill="learnt_states",
         full="the oldest are forgotten; requests from before are decided by the oldest that is kept, and marked "

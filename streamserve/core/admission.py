@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from streamserve.core.contexts import GLOBAL
 from streamserve.core.epochs import EpochTable
 from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import I64, INITIAL_EPOCH, PROBABILITY_ONE, U64, Choice, Flags, Headers, Requests
@@ -20,6 +21,7 @@ from streamserve.core.selection.base import is_sticky, sticky_places
 
 _ROUTE, _MODEL, _BUDGET, _PRIORITY = "ss-route", "mlserver-model", "ss-deadline-ms", "ss-priority"
 _WITHOUT = "ss-without"
+_CONTEXT = "ss-context"
 #: All that decides what is asked for; parsed once per distinct set, whatever else an application sends.
 _ASKING = frozenset({_ROUTE, _MODEL, _BUDGET, _PRIORITY, _WITHOUT})
 MOST_PRIORITY = 9
@@ -47,6 +49,8 @@ class Admitted:
     """`ce_id`"""
     traces: list[bytes | None]
     errors: Mapping[int, tuple[Reason, str]]
+    contexts: list[str]
+    """Of each request; empty where its route has none, or it names none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,8 @@ class _Ask:
     without: int = 0
     """Bits of the models that this request is not to be given to."""
     error: tuple[Reason, str] | None = None
+    context: str = GLOBAL
+    """From the header; routes that read it elsewhere ignore this."""
 
 
 class Admission:
@@ -71,6 +77,10 @@ class Admission:
         self._epochs = epochs
         self._routes = {route.name: index for index, route in enumerate(rules.routes)}
         self._sticky = [is_sticky(route.policy) for route in rules.routes]
+        self._rule_of = [route.contexts for route in rules.routes]
+        # An application may send a context to routes that have none, another one with each request.
+        by_header = any(rule is not None and rule.source == "header" for rule in self._rule_of)
+        self._asking = _ASKING | {_CONTEXT} if by_header else _ASKING
         self._memo: dict[Headers, int] = {}
         self._asked: dict[Headers, int] = {}
         self._asks: list[_Ask] = []
@@ -110,24 +120,42 @@ class Admission:
         errors = {}
         if any(self._asks[number].error for number in set(numbers)):
             errors = {i: error for i, number in enumerate(numbers) if (error := self._asks[number].error)}
+        contexts = self._contexts(requests, route, numbers)
         return Admitted(
             route=route,
             deadline_ms=requests.append_ms + self._ask_budget[ask],
             priority=self._ask_priority[ask],
-            choice=self._choose(requests, route, mask, self._ask_without[ask]),
+            choice=self._choose(requests, route, mask, self._ask_without[ask], contexts),
             forced=mask != 0,
             ids=ids,
             traces=traces,
             errors=errors,
+            contexts=contexts,
         )
 
-    def _choose(self, requests: Requests, route: I64, mask: U64, without: U64) -> Choice:
+    def _contexts(self, requests: Requests, route: I64, asks: list[int]) -> list[str]:
+        """What each request is decided by, beside its route."""
+        contexts = [GLOBAL] * len(asks)
+        for index in distinct(route):
+            rule = self._rule_of[index] if index >= 0 else None
+            if rule is None:
+                continue
+            for row in indices(route == index).tolist():
+                if rule.source == "header":
+                    contexts[row] = self._asks[asks[row]].context
+                elif rule.source == "key":
+                    contexts[row] = rule.of_key(requests.keys[row])
+                else:
+                    contexts[row] = rule.of_body(requests.values[row])
+        return contexts
+
+    def _choose(self, requests: Requests, route: I64, mask: U64, without: U64, contexts: list[str]) -> Choice:
         n = len(requests)
         masked = without if some(without != 0) else None
         first = int(route[0]) if n else -1
         if first >= 0 and every(route == first) and not some(mask != 0):
             partition, offsets = self._places(requests, first)
-            return self._epochs.choose(first, partition, offsets, requests.append_ms, without=masked)
+            return self._epochs.choose(first, partition, offsets, requests.append_ms, contexts, without=masked)
         choice = Choice(
             chosen=mask.copy(),
             probability=np.full(n, PROBABILITY_ONE, np.int64),
@@ -146,6 +174,7 @@ class Admission:
                 partition[rows],
                 offsets[rows],
                 requests.append_ms[rows],
+                [contexts[row] for row in rows.tolist()],
                 without=None if masked is None else masked[rows],
             )
             choice.chosen[rows] = part.chosen
@@ -162,7 +191,7 @@ class Admission:
 
     def _look_up(self, headers: Headers) -> tuple[int, str | None, bytes | None]:
         own = {name: value for name, value in headers if name in _OWN_HEADERS}
-        asking = tuple(pair for pair in headers if pair[0] in _ASKING)
+        asking = tuple(pair for pair in headers if pair[0] in self._asking)
         number = self._asked.get(asking, -1)
         if number < 0:
             number = self._asked[asking] = len(self._asks)
@@ -196,7 +225,7 @@ class Admission:
         try:
             words = {
                 name: value.decode("utf-8")
-                for name in (_ROUTE, _MODEL, _BUDGET, _PRIORITY, _WITHOUT)
+                for name in (_ROUTE, _MODEL, _BUDGET, _PRIORITY, _WITHOUT, _CONTEXT)
                 if (value := named.get(name)) is not None
             }
         except UnicodeDecodeError as error:
@@ -208,6 +237,8 @@ class Admission:
             ask = self._with_priority(ask, words[_PRIORITY])
         if not ask.error and _WITHOUT in words:
             ask = self._with_mask(ask, words[_WITHOUT])
+        if not ask.error and _CONTEXT in words:
+            ask = self._with_context(ask, words[_CONTEXT])
         return ask
 
     def _route_of(self, words: Mapping[str, str]) -> _Ask:
@@ -265,6 +296,15 @@ class Admission:
             words = f"ss-without leaves no model to ask; the route has {', '.join(models)}"
             return self._refuse(ask.route, Reason.BAD_HEADER, words)
         return replace(ask, without=without)
+
+    def _with_context(self, ask: _Ask, text: str) -> _Ask:
+        rule = self._rule_of[ask.route]
+        if rule is None or rule.source != "header":
+            return ask
+        fault = rule.fault_of(text)
+        if fault:
+            return self._refuse(ask.route, Reason.BAD_HEADER, f"ss-context {text[:40]!r}: {fault}")
+        return replace(ask, context=text)
 
     def _refuse(self, route: int, reason: Reason, words: str) -> _Ask:
         return _Ask(route=route, budget_ms=0, error=(reason, words))

@@ -4,33 +4,63 @@ A state is in force for requests appended at least `epoch_delay_ms` after it; of
 before the first, the route's initial state holds. One that holds fewer outcomes than a state before it in the log is
 never in force: its writer was shut out or gave it up, and it reached the log late. So workers, the aggregator and a
 replay reach the same choice from the log alone.
+
+A route with contexts has one such state for each context and level. A request is decided by those of its levels that
+have learnt something by then: the most special one, drawn towards the one above it (`selection/pooling.py`); a context
+that has learnt nothing yet is decided as the level above it is. The epoch of a choice is that of the context's own
+state: with the time of the request it tells which states the levels above were in.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from itertools import zip_longest
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from streamserve.core.bounds import Fill, fullest
-from streamserve.core.fast import constant, distinct, highest, indices, lowest
-from streamserve.core.messages import F64, I64, INITIAL_EPOCH, U64, Choice
+from streamserve.core.contexts import GLOBAL, ContextRule, features_of
+from streamserve.core.fast import constant, every, highest, lowest
+from streamserve.core.history import NEVER_MS, State, StateHistory
+from streamserve.core.messages import F64, I64, INITIAL_EPOCH, U64, Choice, Flags
 from streamserve.core.records import StateRecord
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection.base import Distribution, pick, salt_of
 from streamserve.core.selection.masking import masked
+from streamserve.core.selection.pooling import decided_by_features, pooled
 from streamserve.core.switches import Switches, SwitchRecord
 
-_NEVER_MS = -(1 << 62)
+#: Distributions of a route that are remembered: of a context and the states that it is decided by.
+_REMEMBERED = 4096
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 def outcome_partition(route: str, context: str, partitions: int) -> int:
     """Partition of a shared state: of the outcomes that teach it, of its epochs and of its snapshots."""
     value = salt_of(route, context)
     return (value ^ (value >> 32)) % partitions
+
+
+class Decided(Protocol):
+    """What a request is decided by: one learnt state, or several drawn together."""
+
+    @property
+    def value(self) -> Any:
+        """A state of the route's policy."""
+        ...
+
+    @property
+    def distribution(self) -> Distribution: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooled:
+    """States of several levels drawn together, or one state with the features of a request."""
+
+    value: Any
+    distribution: Distribution
 
 
 class EpochTable:
@@ -44,7 +74,7 @@ class EpochTable:
         self._most_states = rules.bounds.learnt_states
         self._by_name = {states.route.name: states for states in self._routes}
         self._delay_ms = rules.epoch_delay_ms
-        self._known_ms = _NEVER_MS
+        self._known_ms = NEVER_MS
         self._switches = Switches(rules.epoch_delay_ms)
 
     def switch(self, records: Iterable[SwitchRecord]) -> None:
@@ -53,252 +83,263 @@ class EpochTable:
 
     def apply(self, states: Iterable[StateRecord]) -> None:
         """Take states as they stand in the log, in any order, snapshots too; those of other policies are ignored."""
-        changed = set()
+        changed: dict[StateHistory, None] = {}
         for record in states:
             table = self._by_name.get(record.route)
-            if table is not None and table.add(record):
-                changed.add(record.route)
-        for name in changed:
-            self._by_name[name].keep_newest(self._most_states)
+            history = None if table is None else table.history_for(record)
+            if history is not None and history.add(record):
+                changed[history] = None
+        for history in changed:
+            history.keep_newest(self._most_states)
 
     def fills(self) -> dict[str, Fill]:
-        return {"learnt_states": fullest([Fill(len(table), self._most_states) for table in self._routes])}
+        held = [Fill(table.most_held, self._most_states) for table in self._routes]
+        return {"learnt_states": fullest(held)}
 
     def known_until(self, ms: int) -> None:
         """Every state appended before this broker time has been applied."""
         self._known_ms = max(self._known_ms, ms)
 
-    def choose(self, route: int, partition: I64, offsets: I64, append_ms: I64, *, without: U64 | None = None) -> Choice:
-        """Choices of n requests. All columns `[n]`, in any order. `without`: models that each is not to be given to."""
-        table = self._routes[route]
-        if not len(offsets):
-            return _choice_of_none()
-        allowed = self._switches.allowed(table.route.models, append_ms) if self._switches else None
-        if without is not None:
-            asked = np.uint64((1 << len(table.route.models)) - 1) & ~without
-            allowed = asked if allowed is None else np.where(allowed & asked != 0, allowed & asked, asked)
-        if allowed is None:
-            return self._choose(table, None, partition, offsets, append_ms)
-        parts = [indices(allowed == mask) for mask in distinct(allowed)]
-        found = [
-            self._choose(table, int(allowed[rows[0]]), partition[rows], offsets[rows], append_ms[rows])
-            for rows in parts
-        ]
-        return _in_place(parts, found)
+    def choose(
+        self,
+        route: int,
+        partition: I64,
+        offsets: I64,
+        append_ms: I64,
+        contexts: Sequence[str] | None = None,
+        *,
+        without: U64 | None = None,
+    ) -> Choice:
+        """Choices of n requests. All columns `[n]`, in any order. `contexts` None: the state for all. `without`: models
+        that each is not to be given to."""
+        n = len(offsets)
+        if not n:
+            return _empty_choice(0)
+        table, known_ms = self._routes[route], self._known_ms + self._delay_ms
+        allowed = self._allowed(table.route.models, append_ms, without)
+        if table.route.contexts is None:
+            contexts = None
+        if contexts is None and allowed is None:
+            return table.choose((GLOBAL, None), partition, offsets, append_ms, known_ms)
+        masks: list[Any] = [None] * n if allowed is None else allowed.tolist()
+        groups = places_of(list(zip(contexts or [GLOBAL] * n, masks, strict=True)))
+        if len(groups) == 1:
+            return table.choose(next(iter(groups)), partition, offsets, append_ms, known_ms)
+        choice = _empty_choice(n)
+        for asked, at in groups.items():
+            rows = np.array(at, np.int64)
+            part = table.choose(asked, partition[rows], offsets[rows], append_ms[rows], known_ms)
+            choice.chosen[rows], choice.probability[rows] = part.chosen, part.probability
+            choice.epoch[rows], choice.stale[rows] = part.epoch, part.stale
+        return choice
 
-    def _choose(self, table: _RouteStates, allowed: int | None, partition: I64, offsets: I64, append_ms: I64) -> Choice:
-        """`allowed`: models that may be asked, as bits; None: all."""
+    def _allowed(self, models: tuple[str, ...], append_ms: I64, without: U64 | None) -> U64 | None:
+        """`[n]`: models that may be asked, as bits; None: all. Where none would be left, a request's wish counts."""
+        allowed = self._switches.allowed(models, append_ms) if self._switches else None
+        if without is None:
+            return allowed
+        asked = np.uint64((1 << len(models)) - 1) & ~without
+        return asked if allowed is None else np.where(allowed & asked != 0, allowed & asked, asked)
+
+    def ages_ms(self, route: int, epochs: I64, append_ms: I64, contexts: Sequence[str] | None = None) -> I64:
+        """`[n]`: how old, at its append, the state was that decided each request (with contexts: the context's own); -1
+        where none was there.
+
+        Where it was older than the route allows, the initial state has decided; its age is told all the same.
+        """
+        table = self._routes[route]
+        if contexts is None or table.route.contexts is None:
+            return table.own_history(GLOBAL).ages_ms(epochs, append_ms)
+        ages = np.full(len(epochs), -1, np.int64)
+        for context, at in places_of(contexts).items():
+            rows = np.array(at, np.int64)
+            ages[rows] = table.own_history(context).ages_ms(epochs[rows], append_ms[rows])
+        return ages
+
+    def deciding(
+        self, route: int, epochs: I64, append_ms: I64 | None = None, contexts: Sequence[str] | None = None
+    ) -> tuple[I64, list[Decided]]:
+        """`[n]`: which of the second each request is decided by, under states of these epochs; of one that is not
+        known, the nearest older one. `append_ms`, `contexts`: of the requests; None where the state for all decides."""
+        table = self._routes[route]
+        if contexts is None or append_ms is None or table.route.contexts is None:
+            if len(epochs) and every(epochs == epochs[0]):
+                return constant(len(epochs), 0), [table.at_epoch(int(epochs[0]))]
+            kinds, of_kind = np.unique(epochs, return_inverse=True)
+            return of_kind, [table.at_epoch(epoch) for epoch in kinds.tolist()]
+        number = np.zeros(len(epochs), np.int64)
+        found: list[Decided] = []
+        for context, at in places_of(contexts).items():
+            rows = np.array(at, np.int64)
+            of_kind, decided = table.decided(context, epochs[rows], append_ms[rows])
+            number[rows] = of_kind + len(found)
+            found += decided
+        return number, found
+
+    def weights(
+        self, route: int, epochs: I64, append_ms: I64 | None = None, contexts: Sequence[str] | None = None
+    ) -> F64:
+        """`[n, models]`: weights under these states; otherwise as `deciding`."""
+        number, found = self.deciding(route, epochs, append_ms, contexts)
+        if len(found) == 1:
+            return np.tile(found[0].distribution.weights, (len(epochs), 1))
+        weights = np.zeros((len(epochs), len(self._routes[route].route.models)))
+        for place, decided in enumerate(found):
+            weights[number == place] = decided.distribution.weights
+        return weights
+
+    def weights_of_all(self, route: int, epoch: int) -> F64:
+        """`[models]`, read-only: weights under this state of the route for all."""
+        return self._routes[route].at_epoch(epoch).distribution.weights
+
+
+def places_of(keys: Sequence[_Key]) -> dict[_Key, list[int]]:
+    """Places of each distinct key."""
+    found: dict[_Key, list[int]] = {}
+    for place, key in enumerate(keys):
+        found.setdefault(key, []).append(place)
+    return found
+
+
+class _RouteStates:
+    """States of one route by context, and what they decide together."""
+
+    def __init__(self, route: Route, delay_ms: int) -> None:
+        self.route = route
+        self._rule = route.contexts or ContextRule()
+        self._salt = salt_of(route.name, route.policy.name)
+        self._delay_ms = delay_ms
+        self._all = StateHistory(route, delay_ms)
+        self._histories = {GLOBAL: self._all}
+        self._decided: dict[tuple[str, tuple[State, ...]], Decided] = {}
+
+    @property
+    def most_held(self) -> int:
+        return max(len(history) for history in self._histories.values())
+
+    def history_for(self, record: StateRecord) -> StateHistory | None:
+        """Where this record belongs; None where it is of no use."""
+        route = self.route
+        if not route.learns or record.policy != route.policy.name:
+            return None
+        history = self._histories.get(record.context)
+        if history is None and route.contexts is not None and not route.contexts.features:
+            history = self._histories[record.context] = StateHistory(route, self._delay_ms)
+        return history
+
+    def at_epoch(self, epoch: int) -> State:
+        return self._all.at_epoch(epoch)
+
+    def own_history(self, context: str) -> StateHistory:
+        """Of the state that a context's choices are named by; the nearest level above it while it has none."""
+        return self._all if self._rule.features else self._chain(context)[-1]
+
+    def _chain(self, context: str) -> list[StateHistory]:
+        """The histories of a context's levels, from the general to the special; the last may not be its own."""
+        if context == GLOBAL:
+            return [self._all]
+        found = (self._histories.get(level) for level in self._rule.levels(context))
+        return [history for history in found if history is not None]
+
+    def choose(
+        self, asked: tuple[str, int | None], partition: I64, offsets: I64, append_ms: I64, known_ms: int
+    ) -> Choice:
+        """Of requests of one context, and of the models that they may be given to, as bits; None: all."""
+        context, allowed = asked
+        chain = self._chain(context)
+        own = context == GLOBAL or self._rule.features > 0 or chain[-1] is self._histories.get(context)
         first_ms, last_ms = lowest(append_ms), highest(append_ms)
-        low, high = table.index_at(first_ms), table.index_at(last_ms)
-        if low == high:
-            distribution, epoch = table.state(low)
-            chosen, probability = pick(_without(distribution, allowed), partition, offsets, table.salt)
-            epochs = constant(len(offsets), epoch)
+        indices = [history.index_at(first_ms) for history in chain]
+        if indices == [history.index_at(last_ms) for history in chain]:
+            states = [history.state(index) for history, index in zip(chain, indices, strict=True)]
+            distribution = self._decide(context, states).distribution
+            chosen, probability = pick(_without(distribution, allowed), partition, offsets, self._salt)
+            epochs = constant(len(offsets), states[-1].epoch if own else INITIAL_EPOCH)
         else:
-            chosen, probability, epochs = table.choose_each(allowed, partition, offsets, append_ms)
+            chosen, probability, epochs = self._choose_each(asked, chain, own, (partition, offsets, append_ms))
         return Choice(
             chosen=chosen,
             probability=probability,
             epoch=epochs,
-            stale=table.stale(append_ms, first_ms, last_ms, self._known_ms + self._delay_ms),
+            stale=self._stale(chain, append_ms, first_ms, last_ms, known_ms),
         )
 
-    def value(self, route: int, epoch: int) -> Any:
-        """The policy's state of this epoch; of an unknown one, the nearest older one's."""
-        return self._routes[route].state_at_epoch(epoch).value
-
-    def ages_ms(self, route: int, epochs: I64, append_ms: I64) -> I64:
-        """`[n]`: how old, at its append, the state was that decided each request; -1 where none was there.
-
-        Where it was older than the route allows, the initial state has decided; its age is told all the same.
-        """
-        return self._routes[route].ages_ms(epochs, append_ms)
-
-    def weights(self, route: int, epoch: int) -> F64:
-        """`[models]`, read-only: weights under this state; of an unknown epoch, those of the nearest older one."""
-        return self._routes[route].at_epoch(epoch).weights
-
-
-class _State:
-    """One learnt state of a route; its distribution is computed when first needed, once."""
-
-    __slots__ = (
-        "_distribution", "append_ms", "epoch", "in_force_ms", "included", "partition", "previous", "route", "value",
-    )  # fmt: skip
-
-    def __init__(self, route: Route, value: object, record: StateRecord | None, delay_ms: int) -> None:
-        """`record` None: the initial state."""
-        self.route = route
-        self.value = value
-        self.epoch = INITIAL_EPOCH if record is None else record.epoch
-        self.in_force_ms = _NEVER_MS if record is None else record.append_ms + delay_ms
-        self.previous = INITIAL_EPOCH if record is None else record.previous
-        self.partition = -1 if record is None else record.partition
-        self.included = 0 if record is None else record.included
-        self.append_ms = _NEVER_MS if record is None else record.append_ms
-        self._distribution: Distribution | None = None
-
-    @property
-    def distribution(self) -> Distribution:
-        if self._distribution is None:
-            self._distribution = self.route.policy.distribution(self.value, self.route.models)
-        return self._distribution
-
-
-class _RouteStates:
-    """States of one route, and the steps at which one takes over from the other."""
-
-    def __init__(self, route: Route, delay_ms: int) -> None:
-        self.route = route
-        self.salt = salt_of(route.name, route.policy.name)
-        self._delay_ms = delay_ms
-        self._initial = _State(route, route.policy.initial(route.models), None, delay_ms)
-        self._states: list[_State] = []  # by epoch
-        self._epochs: list[int] = []
-        self._steps: list[_State] = []  # by time; epochs rise too
-        self._step_ms: list[int] = []
-        self._cut = False  # states before the oldest one are not known any more
-        self._forgotten: dict[int, int] = {}  # partition -> outcomes held by states that are forgotten
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def add(self, record: StateRecord) -> bool:
-        route = self.route
-        if not route.learns or record.policy != route.policy.name or record.context:
-            return False
-        place = bisect_left(self._epochs, record.epoch)
-        if place < len(self._epochs) and self._epochs[place] == record.epoch:
-            return False
-        value = route.policy.load(record.data, route.models)
-        state = _State(route, value, record, self._delay_ms)
-        self._states.insert(place, state)
-        self._epochs.insert(place, record.epoch)
-        return True
-
-    def _arrange(self) -> None:
-        """From the newest back: a state that would start only when a newer one holds already never holds."""
-        steps: list[_State] = []
-        for state in reversed(self._states):
-            if not steps or state.in_force_ms < steps[-1].in_force_ms:
-                steps.append(state)
-        steps.reverse()
-        ends = self._ends(steps)
-        self._steps = [state for _, state in ends]
-        self._step_ms = [from_ms for from_ms, _ in ends]
-        self._cut = bool(self._states) and self._states[0].previous != INITIAL_EPOCH
-
-    def _ends(self, steps: list[_State]) -> list[tuple[int, _State]]:
-        """From when each state is in force; the initial one where a state has become too old and none has followed."""
-        most_ms = self.route.max_state_age_ms
-        found: list[tuple[int, _State]] = []
-        following = [state.in_force_ms for state in steps[1:]]
-        for state, next_ms in zip_longest(steps, following, fillvalue=None):
-            assert state is not None
-            found.append((state.in_force_ms, state))
-            too_old_ms = state.append_ms + most_ms + 1
-            if most_ms and (next_ms is None or too_old_ms < next_ms):
-                found.append((max(too_old_ms, state.in_force_ms), self._initial))
-        return found
-
-    def ages_ms(self, epochs: I64, append_ms: I64) -> I64:
-        """`[n]`: how old the state was that decided each request, or, where that was too old, would have; -1: none."""
-        ages = np.full(len(epochs), -1, np.int64)
-        for epoch in distinct(epochs):
-            mine = epochs == epoch
-            state = self.state_at_epoch(epoch)
-            if INITIAL_EPOCH not in (epoch, state.epoch):
-                ages[mine] = append_ms[mine] - state.append_ms
-            elif epoch == INITIAL_EPOCH and self.route.max_state_age_ms and self._states:
-                in_force = np.sort(np.array([state.in_force_ms for state in self._states]))
-                at = np.searchsorted(in_force, append_ms[mine], side="right") - 1
-                ages[mine] = np.where(at >= 0, append_ms[mine] - in_force[np.maximum(at, 0)] + self._delay_ms, -1)
-        return np.maximum(ages, -1)
-
-    def index_at(self, append_ms: int) -> int:
-        """Index into the steps of the state in force; -1 for the initial one."""
-        index = bisect_right(self._step_ms, append_ms) - 1
-        return 0 if index < 0 and self._cut else index
-
-    def state(self, index: int) -> tuple[Distribution, int]:
-        state = self._steps[index] if index >= 0 else self._initial
-        return state.distribution, state.epoch
-
-    def choose_each(self, allowed: int | None, partition: I64, offsets: I64, append_ms: I64) -> tuple[U64, I64, I64]:
+    def _choose_each(
+        self, asked: tuple[str, int | None], chain: list[StateHistory], own: bool, places: tuple[I64, I64, I64]
+    ) -> tuple[U64, I64, I64]:
         """Several states are in force over these requests: one pick for each of them."""
-        index = np.searchsorted(np.asarray(self._step_ms, np.int64), append_ms, side="right") - 1
-        if self._cut:
-            index = np.maximum(index, 0)
+        context, allowed = asked
+        partition, offsets, append_ms = places
+        steps, of_step = np.unique(
+            np.stack([history.indices_at(append_ms) for history in chain]), axis=1, return_inverse=True
+        )
         chosen = np.empty(len(offsets), np.uint64)
         probability = np.empty(len(offsets), np.int64)
         epochs = np.empty(len(offsets), np.int64)
-        for step in np.unique(index):
-            where = index == step
-            distribution, epoch = self.state(int(step))
-            part = _without(distribution, allowed)
-            chosen[where], probability[where] = pick(part, partition[where], offsets[where], self.salt)
-            epochs[where] = epoch
+        for number, indices in enumerate(steps.T.tolist()):
+            where = of_step.reshape(-1) == number
+            states = [history.state(index) for history, index in zip(chain, indices, strict=True)]
+            distribution = _without(self._decide(context, states).distribution, allowed)
+            chosen[where], probability[where] = pick(distribution, partition[where], offsets[where], self._salt)
+            epochs[where] = states[-1].epoch if own else INITIAL_EPOCH
         return chosen, probability, epochs
 
-    def stale(
-        self, append_ms: I64, first_ms: int, last_ms: int, known_ms: int
-    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Where the state in force is not known for certain: too new, or older than what is remembered."""
-        from_ms = self._step_ms[0] if self._cut else _NEVER_MS
+    def decided(self, context: str, epochs: I64, append_ms: I64) -> tuple[I64, list[Decided]]:
+        """`EpochTable.deciding` of requests of one context."""
+        chain = self._chain(context)
+        own = self._all if self._rule.features else self._histories.get(context)
+        above = chain[:-1] if own is chain[-1] else chain
+        columns = [epochs, *(history.indices_at(append_ms) for history in above)]
+        kinds, of_kind = np.unique(np.stack(columns), axis=1, return_inverse=True)
+        found = []
+        for epoch, *indices in kinds.T.tolist():
+            states = [history.state(index) for history, index in zip(above, indices, strict=True)]
+            if own is not None:
+                states.append(own.at_epoch(epoch))
+            found.append(self._decide(context, states))
+        return of_kind.reshape(-1), found
+
+    def _decide(self, context: str, states: Sequence[State]) -> Decided:
+        """What these states decide together; those that have learnt nothing have no say."""
+        taught = tuple(state for state in states if state.epoch != INITIAL_EPOCH)
+        if len(taught) < len(states):
+            states = taught or states[:1]
+        if not self._rule.features and len(states) == 1:
+            return states[0]
+        key = (context, tuple(states))
+        found = self._decided.get(key)
+        if found is None:
+            if len(self._decided) >= _REMEMBERED:
+                self._decided.clear()
+            found = self._decided[key] = self._pool(context, states)
+        return found
+
+    def _pool(self, context: str, states: Sequence[State]) -> Decided:
+        policy, models = self.route.policy, self.route.models
+        if self._rule.features:
+            features = features_of(context, self._rule.features)
+            assert features is not None  # else the request was refused
+            value = states[-1].value
+            return Pooled(value=value, distribution=decided_by_features(policy, value, models, features))
+        value = pooled(policy, [state.value for state in states], self._rule.pooling)
+        return Pooled(value=value, distribution=policy.distribution(value, models))
+
+    def _stale(self, chain: list[StateHistory], append_ms: I64, first_ms: int, last_ms: int, known_ms: int) -> Flags:
+        """Where the states in force are not known for certain: too new, or older than what is remembered."""
+        from_ms = max(history.known_from_ms for history in chain)
         if not self.route.learns or (first_ms >= from_ms and last_ms <= known_ms):
             return constant(len(append_ms), 0, "bool")
         return (append_ms > known_ms) | (append_ms < from_ms)
-
-    def at_epoch(self, epoch: int) -> Distribution:
-        return self.state_at_epoch(epoch).distribution
-
-    def state_at_epoch(self, epoch: int) -> _State:
-        place = bisect_right(self._epochs, epoch) - 1
-        if place >= 0:
-            return self._states[place]
-        return self._states[0] if self._cut and epoch != INITIAL_EPOCH else self._initial
-
-    def keep_newest(self, most: int) -> None:
-        """Take note of what was added; the oldest states are forgotten. Requests from before the oldest one kept are
-        decided by that one, and marked stale."""
-        self._drop_late()
-        over = len(self._states) - most
-        if over > 0:
-            for state in self._states[:over]:
-                self._forgotten[state.partition] = max(state.included, self._forgotten.get(state.partition, 0))
-            del self._states[:over]
-        self._epochs = [state.epoch for state in self._states]
-        self._arrange()
-
-    def _drop_late(self) -> None:
-        """Without those before which a state stands that holds more outcomes."""
-        held, in_order = dict(self._forgotten), []
-        for state in self._states:
-            if state.included >= held.get(state.partition, 0):
-                held[state.partition] = state.included
-                in_order.append(state)
-        self._states = in_order
 
 
 def _without(distribution: Distribution, allowed: int | None) -> Distribution:
     return distribution if allowed is None else masked(distribution, allowed)
 
 
-def _in_place(parts: list[I64], found: list[Choice]) -> Choice:
-    """One choice of the choices of its parts."""
-    back = np.argsort(np.concatenate(parts))
+def _empty_choice(n: int) -> Choice:
     return Choice(
-        chosen=np.concatenate([part.chosen for part in found])[back],
-        probability=np.concatenate([part.probability for part in found])[back],
-        epoch=np.concatenate([part.epoch for part in found])[back],
-        stale=np.concatenate([part.stale for part in found])[back],
-    )
-
-
-def _choice_of_none() -> Choice:
-    return Choice(
-        chosen=np.empty(0, np.uint64),
-        probability=np.empty(0, np.int64),
-        epoch=np.empty(0, np.int64),
-        stale=np.empty(0, "bool"),
+        chosen=np.empty(n, np.uint64),
+        probability=np.empty(n, np.int64),
+        epoch=np.empty(n, np.int64),
+        stale=np.empty(n, "bool"),
     )

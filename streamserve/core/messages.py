@@ -13,7 +13,7 @@ Conventions
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -214,6 +214,8 @@ class Predictions:
     set_size: F64 | None = None
     """Classes in the set, or length of the interval, the mean over a request's rows; NaN where there is none."""
     extras: tuple[NamedRows, ...] = ()
+    contexts: Sequence[str] = ()
+    """One a request, where the route's requests have contexts."""
 
     def __len__(self) -> int:
         return len(self.offsets)

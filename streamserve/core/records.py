@@ -105,6 +105,8 @@ class Decision:
     """What the answer gave each class, one list per row; only where the route learns sets."""
     withheld: Label = None
     """What was not answered since it was not sure enough, one value per row."""
+    context: str = ""
+    """Of the request, with all its levels; or the vector that its route's policy reads."""
 
     @property
     def answer(self) -> Label:

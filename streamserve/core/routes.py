@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamserve.core.bounds import Bounds
+from streamserve.core.contexts import GLOBAL, ContextRule
 from streamserve.core.selection.base import Policy
 from streamserve.core.selection.confident import Confident
 
@@ -42,6 +43,12 @@ class Route:
     """Predictions carry the combined probabilities as a second output."""
     tells_probabilities: bool = False
     """Predictions carry each member's probabilities: its policy learns from them."""
+    contexts: ContextRule | None = None
+    """Its requests have contexts, with a learnt state each; None: they share one."""
+
+    def levels(self, context: str) -> tuple[str, ...]:
+        """The contexts whose states feedback of this one teaches, its own last."""
+        return (GLOBAL,) if self.contexts is None else self.contexts.levels(context)
 
     @property
     def confident(self) -> Confident | None:

@@ -53,18 +53,18 @@ class Settling:
     def weights(self, route: int, at: I64) -> F64:
         """`[n, models]`: each request's weights under its epoch, zero for models that were not chosen."""
         table = self._window.table
-        epochs = table["epoch"][at]
         width = len(self._rules.routes[route].models)
         if width == 1:
             return np.ones((len(at), 1))
-        if len(at) and every(epochs == epochs[0]):
-            weights = np.tile(self._epochs.weights(route, int(epochs[0])), (len(at), 1))
-        else:
-            weights = np.zeros((len(at), width))
-            for epoch in distinct(epochs):
-                weights[epochs == epoch] = self._epochs.weights(route, epoch)
+        weights = self._epochs.weights(route, *self._decided_by(route, at))
         weights[~bits(table["chosen"][at], width)] = 0.0
         return weights
+
+    def _decided_by(self, route: int, at: I64) -> tuple[I64, I64, list[str] | None]:
+        """Epochs, append times and contexts of these requests."""
+        table = self._window.table
+        has_contexts = self._rules.routes[route].contexts is not None
+        return table["epoch"][at], table["append_ms"][at], table.entries("contexts", at) if has_contexts else None
 
     def settle(self, due: Due, now_ms: int) -> list[Block]:
         """Terminal records, one block per (route, kind of answer)."""
@@ -117,7 +117,10 @@ class Settling:
         said = Said(confidence=agreement)
         if rule.confident is not None:
             said = sureness(
-                rule.confident, (self._epochs, route), table["epoch"][at], agreement, (combined, row_starts)
+                rule.confident,
+                self._epochs.deciding(route, *self._decided_by(route, at)),
+                agreement,
+                (combined, row_starts),
             )
         confidence = said.confidence
         complete = (table["chosen"][at] & ~table["present"][at]) == 0
@@ -302,6 +305,7 @@ class Settling:
             keys=table.entries("keys", at),
             ids=table.entries("ids", at),
             traces=table.entries("traces", at),
+            contexts=table.entries("contexts", at) if route >= 0 and self._rules.routes[route].contexts else (),
             outcome=outcome,
             reason=reason,
             row_starts=row_starts,
@@ -334,8 +338,7 @@ class Settling:
     def _ages_ms(self, at: I64, route: int) -> I64 | None:
         if route < 0 or not self._rules.routes[route].learns:
             return None
-        table = self._window.table
-        return self._epochs.ages_ms(route, table["epoch"][at], table["append_ms"][at])
+        return self._epochs.ages_ms(route, *self._decided_by(route, at))
 
     def _details(self, at: I64, models: tuple[str, ...]) -> dict[int, str]:
         words, base = self._window.words, self._window.table.base

@@ -50,6 +50,7 @@ def take_predictions(block: Predictions, rows: I64, **changes: Any) -> Predictio
         keys=[block.keys[i] for i in picked],
         ids=[block.ids[i] for i in picked],
         traces=[block.traces[i] for i in picked],
+        contexts=[block.contexts[i] for i in picked] if block.contexts else (),
         outcome=block.outcome[rows],
         reason=block.reason[rows],
         row_starts=starts_of(n_rows),

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamserve.core.combining import Combined
-from streamserve.core.epochs import EpochTable
-from streamserve.core.fast import distinct
+from streamserve.core.epochs import Decided
 from streamserve.core.messages import F64, I64, NamedRows
 from streamserve.core.selection.confident import Confident, ConfidentState
 
@@ -24,21 +23,21 @@ class Said:
 
 
 def sureness(
-    confident: Confident, states: tuple[EpochTable, int], epochs: I64, agreement: F64, said: tuple[Combined, I64]
+    confident: Confident, states: tuple[I64, list[Decided]], agreement: F64, said: tuple[Combined, I64]
 ) -> Said:
-    """By the state of each request's epoch. `states`: the table and the route; `said`: answers, and `row_starts`."""
-    table, route = states
+    """By what decided each request. `states`: of `EpochTable.deciding`; `said`: answers, and `row_starts`."""
+    numbers, decided = states
     combined, row_starts = said
-    found = [(epoch, table.value(route, epoch)) for epoch in distinct(epochs)]
-    confidence = np.empty(len(epochs))
-    for epoch, state in found:
-        mine = epochs == epoch
+    found = [(number, each.value) for number, each in enumerate(decided)]
+    confidence = np.empty(len(numbers))
+    for number, state in found:
+        mine = numbers == number
         confidence[mine] = confident.confidence(state, agreement[mine])
-    columns = _ranges(confident, found, np.repeat(epochs, np.diff(row_starts)), combined)
+    columns = _ranges(confident, found, np.repeat(numbers, np.diff(row_starts)), combined)
     if not columns:
         return Said(confidence=confidence)
     names = ("in_set",) if len(columns) == 1 else ("lower", "upper")
-    told = np.ones(len(epochs), np.bool_)
+    told = np.ones(len(numbers), np.bool_)
     sizes = columns[0].sum(axis=1) if len(columns) == 1 else columns[1] - columns[0]
     counts = np.diff(row_starts)
     starts = np.minimum(row_starts[:-1], len(sizes) - 1)
@@ -51,24 +50,24 @@ def sureness(
 
 
 def _ranges(
-    confident: Confident, found: list[tuple[int, ConfidentState]], row_epochs: I64, combined: Combined
+    confident: Confident, found: list[tuple[int, ConfidentState]], of_rows: I64, combined: Combined
 ) -> tuple[np.ndarray, ...]:
     """`[rows, classes]` flags, or two columns `[rows]` of ends; empty where the route has neither."""
-    if confident.rules.tracking is None or not len(row_epochs):
+    if confident.rules.tracking is None or not len(of_rows):
         return ()
     if combined.probabilities is not None:
         within = np.zeros(combined.probabilities.shape, np.bool_)
-        for epoch, state in found:
-            mine = row_epochs == epoch
+        for number, state in found:
+            mine = of_rows == number
             classes = confident.classes(state, combined.probabilities[mine])
             if classes is not None:
                 within[mine] = classes
         return (within,)
     if confident.combine != "mean" or combined.labels.ndim != 1 or combined.labels.dtype.kind not in "iuf":
         return ()
-    ends = np.empty((2, len(row_epochs)))
-    for epoch, state in found:
-        mine = row_epochs == epoch
+    ends = np.empty((2, len(of_rows)))
+    for number, state in found:
+        mine = of_rows == number
         interval = confident.interval(state, combined.labels[mine].astype(np.float64))
         if interval is not None:
             ends[0, mine], ends[1, mine] = interval

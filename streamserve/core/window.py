@@ -21,7 +21,7 @@ from streamserve.core.rows import RowStore
 from streamserve.core.table import NEVER_MS, Table
 
 _Row = TypeVar("_Row", bound=np.generic)
-_LISTS = ("keys", "values", "headers", "ids", "traces")
+_LISTS = ("keys", "values", "headers", "ids", "traces", "contexts")
 NO_ERROR = -1
 _FEW = 1024
 
@@ -72,6 +72,7 @@ class Window:
             "headers": requests.headers,
             "ids": admitted.ids,
             "traces": admitted.traces,
+            "contexts": admitted.contexts,
         }
         whole = len(rows) == len(requests)
         handles = self.table.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from streamserve.core.contexts import GLOBAL
 from streamserve.core.epochs import outcome_partition
 from streamserve.core.routes import AppRules
 from streamserve.kafka import intake
@@ -28,8 +29,15 @@ def join_outputs(topics: Topics, rules: AppRules, partitions: int) -> Outputs:
     return Outputs(
         own={topics.dlq: intake.letter_keys},
         spread={topics.outcomes: partial(intake.outcome_keys, topics.feedback)},
-        numbers=frozenset(outcome_partition(route.name, "", partitions) for route in rules.routes),
+        numbers=_taught(rules, partitions),
     )
+
+
+def _taught(rules: AppRules, partitions: int) -> frozenset[int]:
+    """Partitions of the states that feedback may teach."""
+    if any(route.contexts is not None and not route.contexts.features for route in rules.routes):
+        return frozenset(range(partitions))
+    return frozenset(outcome_partition(route.name, GLOBAL, partitions) for route in rules.routes)
 
 
 def update_outputs(topics: Topics) -> Outputs:

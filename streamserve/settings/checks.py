@@ -216,6 +216,40 @@ def _stacks(config: RawConfig) -> Iterator[Mistake]:
             yield Mistake(path=path, words=f"{dotted(path)}: {words}")
 
 
+_READS_FEATURES = ("linucb", "squarecb")
+_LEARNS_NOTHING = ("static", "ab")
+_JSON_INPUTS = ("oip", "rows")
+
+
+def _contexts(config: RawConfig) -> Iterator[Mistake]:
+    for route in config.names("routes"):
+        policy, table = config.policy(route), ("routes", route, "contexts")
+        for words in _context_faults(config, route, policy):
+            yield Mistake(path=table, words=f"{dotted(table)}: {words}")
+        if policy in _READS_FEATURES and "guard" in config.names("routes", route):
+            path: KeyPath = ("routes", route, "guard")
+            yield Mistake(path=path, words=f"{dotted(path)}: {policy} decides by features; a guard cannot limit that")
+
+
+def _context_faults(config: RawConfig, route: str, policy: str | None) -> Iterator[str]:
+    named = "contexts" in config.names("routes", route)
+    if policy in _READS_FEATURES and not named:
+        yield f'{policy} reads features: say where they come from, such as {{ source = "header" }}'
+    if not named:
+        return
+    if policy is None or policy in _LEARNS_NOTHING:
+        yield f"policy {policy or 'static'} learns nothing; states by context are for policies that learn"
+    source = config.text("routes", route, "contexts", "source") or "header"
+    field, until = (config.text("routes", route, "contexts", name) for name in ("field", "until"))
+    if (source == "body") != (field is not None):
+        yield 'source = "body" and field go together: the field of the body that names the context'
+    if until and source != "key":
+        yield 'until is for source = "key"'
+    codec = config.text("routes", route, "input") or "oip"
+    if source == "body" and codec not in _JSON_INPUTS:
+        yield f'source = "body" reads JSON, and requests of this route are {codec}'
+
+
 def _guards(config: RawConfig) -> Iterator[Mistake]:
     for route in config.names("routes"):
         path: KeyPath = ("routes", route, "guard", "control")
@@ -293,6 +327,7 @@ _CHECKS = (
     _weights,
     _guards,
     _stacks,
+    _contexts,
     _broker,
     _heartbeats,
 )

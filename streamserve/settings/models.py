@@ -266,6 +266,39 @@ class ConfidenceSettings(Section):
     )
 
 
+class ContextSettings(Section):
+    """`[routes.NAME.contexts]`: its requests have contexts, with a learnt state each."""
+
+    source: Literal["header", "key", "body"] = Field(
+        default="header",
+        description="Where a request names its context. `header`: in `ss-context`; `key`: in its record key; `body`: "
+        "in a field of its JSON.",
+    )
+    until: Text = Field(
+        default="",
+        max_length=100,
+        description="With `key`: the context is what stands before this text; left out: the whole key.",
+    )
+    field: Text | None = Field(
+        default=None,
+        pattern=r"^[^.]+(\.[^.]+)*$",
+        description="With `body`: name of the field; of one inside others, all names with dots between them.",
+    )
+    most: Int = Field(
+        default=1_000,
+        ge=1,
+        le=100_000,
+        description="Contexts with a state. The feedback of any more teaches only the levels above them, which also "
+        "decide for them.",
+    )
+    pooling: Float = Field(
+        default=20.0,
+        ge=0,
+        le=1e6,
+        description="A state is drawn towards the level above it as by so many outcomes of that level's mean.",
+    )
+
+
 class RouteSettings(Section):
     """`[routes.NAME]`: what a request can ask for."""
 
@@ -275,6 +308,7 @@ class RouteSettings(Section):
     )
     guard: GuardSettings | None = None
     confidence: ConfidenceSettings | None = None
+    contexts: ContextSettings | None = None
     combine: Literal["vote", "mean_probability", "log_probability", "mean", "best"] = Field(
         default="vote",
         description="`vote`: label with most weight; `mean_probability`: class with the highest mean probability; "

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from streamserve.errors import ConfigError
-from streamserve.settings.fields import EnvironmentText, Flag, Float, Name, Weights, read_environment, words
+from streamserve.settings.fields import EnvironmentText, Flag, Float, Int, Name, Weights, read_environment, words
 
 
 class _Policy(BaseModel):
@@ -33,6 +33,8 @@ _Share = Annotated[Float, Field(ge=0, lt=1)]
 _HalfLife = Annotated[Float, Field(ge=1)]
 
 _HALF_LIFE = "After this many outcomes a past %s counts half."
+_FEATURES = "How many numbers a context holds, commas between them."
+_Features = Annotated[Int, Field(ge=1, le=64)]
 _FLOOR = "Share of requests that explore: each model gets at least gamma / models of them."
 
 
@@ -124,6 +126,29 @@ class UCBPolicy(_Policy):
     half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "reward")
 
 
+class LinUCBPolicy(_Policy):
+    """One model answers each request: the one that may yet be the best for the numbers that come with the request as
+    its context. Needs `contexts`."""
+
+    name: Literal["linucb"] = Field(description="The model with the highest upper bound, given features, answers.")
+    features: _Features = Field(description=_FEATURES)
+    alpha: _Rate | None = Field(default=None, description="Of the bound: standard deviations above the mean.")
+    ridge: _Rate | None = Field(default=None, description="Of the regression.")
+    half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "reward")
+
+
+class SquareCBPolicy(_Policy):
+    """One model answers each request, drawn by what is expected of each for the numbers that come with the request as
+    its context. Needs `contexts`."""
+
+    name: Literal["squarecb"] = Field(description="One model is drawn by what features let expect of each.")
+    features: _Features = Field(description=_FEATURES)
+    rate: _Rate | None = Field(default=None, description="How soon models that promise less are asked less.")
+    ridge: _Rate | None = Field(default=None, description="Of the regression.")
+    gamma: _Share | None = Field(default=None, description=_FLOOR)
+    half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "reward")
+
+
 class OtherPolicy(BaseModel):
     """A policy that another package brings (entry point group `streamserve.policies`), with its own options."""
 
@@ -147,6 +172,8 @@ BUILT_IN = {
     "exp3ix": Exp3IXPolicy,
     "thompson": ThompsonPolicy,
     "ucb": UCBPolicy,
+    "linucb": LinUCBPolicy,
+    "squarecb": SquareCBPolicy,
 }
 
 
@@ -176,6 +203,8 @@ PolicySettings = Annotated[
     | Annotated[Exp3IXPolicy, Tag("exp3ix")]
     | Annotated[ThompsonPolicy, Tag("thompson")]
     | Annotated[UCBPolicy, Tag("ucb")]
+    | Annotated[LinUCBPolicy, Tag("linucb")]
+    | Annotated[SquareCBPolicy, Tag("squarecb")]
     | Annotated[OtherPolicy, Tag("other")],
     Discriminator(_tag),
     BeforeValidator(_read),

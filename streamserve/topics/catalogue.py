@@ -116,6 +116,11 @@ _REQUEST_HEADERS = (
     Header(name="ss-deadline-ms", meaning="Budget in milliseconds from append; left out: the route's."),
     Header(name="ss-priority", meaning="-9 to 9, else 0: under overload the highest is shed last."),
     Header(name="ss-without", meaning="Models, by id or name, with commas, that this request is not to be given to."),
+    Header(
+        name="ss-context",
+        meaning="Whose learnt state chooses, where the route has contexts: text of at most 200 bytes, `/` between "
+        "levels; or the numbers that its policy reads, with commas between them.",
+    ),
     Header(name="mlserver-model", meaning="MLServer's name for the same: a route, else one model that answers alone."),
     Header(name="ce_id", meaning="CloudEvents id: the prediction's id where the body has none."),
     Header(name="traceparent", meaning="W3C trace context, copied to the prediction."),

@@ -41,6 +41,7 @@ class DecisionValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="What the answer gave each class, per row; only where sets are learnt."),
     ] = None
     withheld: Annotated[Any, Meta(description="What was not answered since it was not sure enough.")] = None
+    context: Annotated[str, Meta(description="Of the request, with all its levels; or the vector of its policy.")] = ""
 
 
 class OutcomeValue(Struct, frozen=True, kw_only=True, omit_defaults=True):

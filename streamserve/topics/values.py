@@ -170,6 +170,10 @@ class PredictionParameters(Struct, frozen=True, kw_only=True, omit_defaults=True
     classes: Annotated[
         str | UnsetType, Meta(description="What the columns of `probabilities` stand for, comma-joined.")
     ] = UNSET
+    context: Annotated[
+        str | UnsetType,
+        Meta(description="Of the request, where its route has contexts: the learnt state that chose, or its vector."),
+    ] = UNSET
 
 
 class PredictionValue(Struct, frozen=True, kw_only=True, omit_defaults=True):

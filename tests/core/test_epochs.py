@@ -118,7 +118,7 @@ def test_the_choice_is_the_rule_of_the_design_in_any_order_of_arrival(written, r
         distribution = policy.distribution(value, MODELS)
         masks, logged = pick(distribution, np.array([2]), np.array([place], np.int64), salt_of("r", "exp3"))
         assert (choice.chosen[place], choice.probability[place]) == (masks[0], logged[0])
-        assert np.array_equal(table.weights(0, epoch), distribution.weights)
+        assert np.array_equal(table.weights_of_all(0, epoch), distribution.weights)
 
 
 def test_beyond_what_is_known_a_choice_is_stale_and_made_on_the_newest_state() -> None:
@@ -156,12 +156,12 @@ def test_states_of_others_are_ignored(other: dict[str, str]) -> None:
 def test_an_unknown_epoch_has_the_weights_of_the_nearest_older_one() -> None:
     table = table_of(Exp3())
     table.apply([state(4, 1_000, loss=10.0), state(8, 2_000, loss=20.0, previous=4)])
-    four, eight = table.weights(0, 4), table.weights(0, 8)
+    four, eight = table.weights_of_all(0, 4), table.weights_of_all(0, 8)
     assert four[0] > eight[0]
-    assert np.array_equal(table.weights(0, 6), four)
-    assert np.array_equal(table.weights(0, 99), eight)
-    assert table.weights(0, INITIAL_EPOCH)[0] == pytest.approx(1 / 3)
-    assert table.weights(0, 2)[0] == pytest.approx(1 / 3)
+    assert np.array_equal(table.weights_of_all(0, 6), four)
+    assert np.array_equal(table.weights_of_all(0, 99), eight)
+    assert table.weights_of_all(0, INITIAL_EPOCH)[0] == pytest.approx(1 / 3)
+    assert table.weights_of_all(0, 2)[0] == pytest.approx(1 / 3)
 
 
 def test_before_a_snapshot_history_is_unknown_and_the_choice_stale() -> None:
@@ -170,7 +170,7 @@ def test_before_a_snapshot_history_is_unknown_and_the_choice_stale() -> None:
     table.known_until(5_000)
     choice = table.choose(0, np.full(2, 0), np.arange(2, dtype=np.int64), np.array([1_000, 1_300], np.int64))
     assert (choice.epoch.tolist(), choice.stale.tolist()) == ([40, 40], [True, False])
-    assert np.array_equal(table.weights(0, 12), table.weights(0, 40))
+    assert np.array_equal(table.weights_of_all(0, 12), table.weights_of_all(0, 40))
 
 
 def test_only_the_newest_states_are_kept_and_older_requests_are_decided_by_the_oldest_of_them() -> None:

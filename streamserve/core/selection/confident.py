@@ -18,6 +18,7 @@ from streamserve.core.losses import apart, label_rows
 from streamserve.core.messages import F64, Flags
 from streamserve.core.records import Decision, Label, OutcomeRecord
 from streamserve.core.selection.base import Distribution, Policy, is_sticky, reads_probabilities
+from streamserve.core.selection.pooling import decided_by_features, features_read, pooled
 from streamserve.core.selection.stack import column_of
 from streamserve.errors import ConfigError, ContractError
 
@@ -96,6 +97,17 @@ class Confident:
 
     def distribution(self, state: ConfidentState, models: Sequence[str]) -> Distribution:
         return self.policy.distribution(state.policy, models)
+
+    @property
+    def features(self) -> int:
+        return features_read(self.policy)
+
+    def distribution_at(self, state: ConfidentState, models: Sequence[str], features: Sequence[float]) -> Distribution:
+        return decided_by_features(self.policy, state.policy, models, features)
+
+    def pooled(self, states: Sequence[ConfidentState], strength: float) -> ConfidentState:
+        """Confidence is that of all contexts together: one alone has too few labels to say how often it errs."""
+        return replace(states[0], policy=pooled(self.policy, [state.policy for state in states], strength))
 
     def learn(self, state: ConfidentState, outcome: OutcomeRecord) -> ConfidentState:
         learnt = self.policy.learn(state.policy, outcome)

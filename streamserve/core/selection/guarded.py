@@ -13,6 +13,7 @@ from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution, Policy, is_sticky, reads_probabilities
 from streamserve.core.selection.drawing import one_of
+from streamserve.core.selection.pooling import pooled
 from streamserve.core.selection.sums import fixed_point
 from streamserve.core.selection.weights import names_model
 from streamserve.errors import ConfigError
@@ -87,6 +88,9 @@ class Guarded:
             weights = np.asarray(self._within(found.weights.tolist(), None), np.float64)
             found = Distribution(masks=found.masks, probabilities=found.probabilities, weights=weights)
         return found if control is None else self._with_control(found, control)
+
+    def pooled(self, states: Sequence[Any], strength: float) -> Any:
+        return pooled(self.policy, states, strength)
 
     def learn(self, state: Any, outcome: OutcomeRecord) -> Any:
         return self.policy.learn(state, outcome)

@@ -11,6 +11,8 @@ from streamserve.core.selection.exp3 import Exp3
 from streamserve.core.selection.exp3ix import Exp3IX
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.selection.leader import Leader
+from streamserve.core.selection.linucb import LinUCB
+from streamserve.core.selection.squarecb import SquareCB
 from streamserve.core.selection.stack import Stack
 from streamserve.core.selection.static import Static
 from streamserve.core.selection.thompson import Thompson
@@ -28,5 +30,7 @@ POLICIES: Mapping[str, type] = MappingProxyType(
         "exp3ix": Exp3IX,
         "thompson": Thompson,
         "ucb": UCB,
+        "linucb": LinUCB,
+        "squarecb": SquareCB,
     }
 )

@@ -109,6 +109,22 @@ def aligned_rewards(state: RewardSums, models: Sequence[str]) -> RewardSums:
     return state if state.models == tuple(models) else load_rewards(dump_rewards(state), models)
 
 
+def pooled_rewards(states: Sequence[RewardSums], strength: float) -> RewardSums:
+    """The last of these sums, with what each level before it has seen of a model on the average counted `strength`
+    times more; where that level has judged the model less often, only so often."""
+    pool = states[0]
+    for state in states[1:]:
+        own = aligned_rewards(state, pool.models)
+        shares = [min(1.0, strength / count) if count > UNTRIED else 0.0 for count in pool.counts]
+        pool = RewardSums(
+            models=pool.models,
+            counts=tuple(a + share * b for a, b, share in zip(own.counts, pool.counts, shares, strict=True)),
+            rewards=tuple(a + share * b for a, b, share in zip(own.rewards, pool.rewards, shares, strict=True)),
+            events=own.events,
+        )
+    return pool
+
+
 class KeepsRewards:
     """What every policy does alike whose state is `RewardSums`: part of the protocol `Policy`."""
 
@@ -116,6 +132,9 @@ class KeepsRewards:
 
     def initial(self, models: Sequence[str]) -> RewardSums:
         return initial_rewards(models)
+
+    def pooled(self, states: Sequence[RewardSums], strength: float) -> RewardSums:
+        return pooled_rewards(states, strength)
 
     def dump(self, state: RewardSums) -> Mapping[str, Any]:
         return dump_rewards(state)

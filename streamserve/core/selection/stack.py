@@ -94,6 +94,18 @@ class Stack:
             weights[place] = min(max(weights[place] - step, -_FURTHEST), _FURTHEST)
         return StackWeights(models=state.models, weights=tuple(weights), events=state.events + 1)
 
+    def pooled(self, states: Sequence[StackWeights], strength: float) -> StackWeights:
+        """Weighted means: a level counts for the outcomes that it has learnt from, the one above it for `strength`."""
+        pool, seen = states[0], float(states[0].events)
+        for state in states[1:]:
+            own = state if state.models == pool.models else self.load(self.dump(state), pool.models)
+            above = min(strength, seen)
+            total = own.events + above
+            share = own.events / total if total > 0.0 else 0.0
+            weights = tuple(share * a + (1.0 - share) * b for a, b in zip(own.weights, pool.weights, strict=True))
+            pool, seen = StackWeights(models=pool.models, weights=weights, events=own.events), total
+        return pool
+
     def dump(self, state: StackWeights) -> Mapping[str, Any]:
         return {
             "v": STATE_VERSION,

@@ -62,13 +62,41 @@ def aligned(state: LossSums, models: Sequence[str]) -> LossSums:
     return state if state.models == tuple(models) else load_sums(dump_sums(state), models)
 
 
+def pooled_losses(states: Sequence[LossSums], strength: float, half_life_events: float | None) -> LossSums:
+    """The last of these sums, with the mean loss that each level before it has seen counted `strength` times more.
+
+    The mean is that of the levels above together, drawn towards one another in the same way; a level that has seen
+    less than `strength` outcomes counts for no more than these.
+    """
+    last = states[-1]
+    sums, weight = list(states[0].losses), _events_held(states[0], half_life_events)
+    for state in states[1:]:
+        counted = min(strength, weight)
+        means = [loss / weight if weight > 0.0 else 0.0 for loss in sums]
+        above = aligned(state, states[0].models).losses
+        sums = [loss + counted * mean for loss, mean in zip(above, means, strict=True)]
+        weight = _events_held(state, half_life_events) + counted
+    return LossSums(models=states[0].models, losses=tuple(sums), events=last.events)
+
+
+def _events_held(state: LossSums, half_life_events: float | None) -> float:
+    """How many outcomes the decayed sums stand for."""
+    decay = decay_of(half_life_events)
+    return float(state.events) if decay == 1.0 else (1.0 - decay**state.events) / (1.0 - decay)
+
+
 class KeepsLosses:
     """What every policy does alike whose state is `LossSums`: part of the protocol `Policy`."""
 
     __slots__ = ()
 
+    half_life_events: float | None
+
     def initial(self, models: Sequence[str]) -> LossSums:
         return initial_sums(models)
+
+    def pooled(self, states: Sequence[LossSums], strength: float) -> LossSums:
+        return pooled_losses(states, strength, self.half_life_events)
 
     def dump(self, state: LossSums) -> Mapping[str, Any]:
         return dump_sums(state)

@@ -2,8 +2,8 @@
 
 Its own promises:
 
-* every feedback record ends as exactly one of: an outcome, a record forwarded to another partition, a dead letter, or
-  a counted duplicate; it is settled when the broker has acknowledged that;
+* every feedback record ends as exactly one of: an outcome for each level of its context, a record forwarded to another
+  partition, a dead letter, or a counted duplicate; it is settled when the broker has acknowledged that;
 * feedback is never called an orphan before its wait is over (the predictions partition may lag behind): not until
   predictions appended `wait_ms` after it have been seen, or none has come for `wait_ms`;
 * feedback with a ref is forwarded at most once, feedback without one at most once to each other partition;
@@ -260,12 +260,16 @@ class JoinStage:
         if isinstance(joined, Unusable):
             self._reject(partition, record, "late" if joined.reason == "late" else "invalid", joined)
         else:
-            self._sender.outcome(partition.number, record, joined)
-            self._arms.joined(joined.route, joined.decision.chosen, record.landed_ms - stored.append_ms)
+            self._sender.outcomes(partition.number, record, joined)
+            for outcome in joined[:1]:  # they differ in whose state they teach
+                self._arms.joined(outcome.route, outcome.decision.chosen, record.landed_ms - stored.append_ms)
             self._count("matched")
         return True
 
-    def _join(self, partition: Partition, record: FeedbackRecord, stored: PredictionRecord) -> OutcomeRecord | Unusable:
+    def _join(
+        self, partition: Partition, record: FeedbackRecord, stored: PredictionRecord
+    ) -> list[OutcomeRecord] | Unusable:
+        """One outcome a level of its context; the most special one is the primary."""
         if record.landed_ms - stored.append_ms > self._options.window_ms:
             return Unusable(reason="late", detail=f"more than {self._options.window_ms} ms after its prediction")
         decision = self._decode(stored.raw)
@@ -279,10 +283,11 @@ class JoinStage:
         losses = losses_of(route.combine, decision, members, record)
         if isinstance(losses, Unusable):
             return losses
-        return OutcomeRecord(
-            to_partition=outcome_partition(route.name, "", self._options.partitions),
+        levels = route.levels(decision.context)
+        primary = OutcomeRecord(
+            to_partition=outcome_partition(route.name, levels[-1], self._options.partitions),
             route=route.name,
-            context="",
+            context=levels[-1],
             ref=(partition.number, stored.request_offset),
             decision=replace(decision, members=members),
             feedback=record.origin or (partition.number, record.offset),
@@ -293,6 +298,16 @@ class JoinStage:
             losses=losses,
             open_offset=partition.lowest_open,
         )
+        above = [
+            replace(
+                primary,
+                to_partition=outcome_partition(route.name, level, self._options.partitions),
+                context=level,
+                primary=False,
+            )
+            for level in levels[:-1]
+        ]
+        return [*above, primary]
 
     def _reject(self, partition: Partition, record: FeedbackRecord, status: str, why: Unusable) -> None:
         self._sender.reject(partition.number, Rejected(record=record, reason=why.reason, detail=why.detail))

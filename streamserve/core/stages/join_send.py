@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,13 +49,18 @@ class Sender:
         self._sent: dict[int, _Sending] = {}
         self._retries: list[tuple[int, int, _Sending]] = []  # heap by time
         self._settled: dict[int, list[int]] = {}
+        self._left: dict[tuple[int, int], int] = {}
+        """Feedback (partition, offset) that led to several records -> how many of them are not in the log."""
 
     def __len__(self) -> int:
-        """Feedback records whose effect is not known to be in the log."""
+        """Records that are not known to be in the log."""
         return len(self._new) + len(self._retries) + sum(len(sending.items) for sending in self._sent.values())
 
-    def outcome(self, partition: int, record: FeedbackRecord, outcome: OutcomeRecord) -> None:
-        self._new.append((partition, record, outcome))
+    def outcomes(self, partition: int, record: FeedbackRecord, outcomes: Sequence[OutcomeRecord]) -> None:
+        """The record is settled when all of them are in the log."""
+        self._new += [(partition, record, outcome) for outcome in outcomes]
+        if len(outcomes) > 1:
+            self._left[partition, record.offset] = len(outcomes)
 
     def forward(self, partition: int, record: FeedbackRecord, forward: FeedbackForward) -> None:
         self._new.append((partition, record, forward))
@@ -70,9 +76,7 @@ class Sender:
         sending = self._sent.pop(token, None)
         if sending is None:
             return None
-        offsets = [record.offset for record, _ in sending.items]
-        self.settle(sending.partition, offsets)
-        return sending.partition, offsets
+        return sending.partition, self._in_the_log(sending, len(sending.items))
 
     def failed(self, event: ProduceFailed, now_ms: int) -> tuple[int, list[int]] | None:
         """Send it again later, each item alone: one that the broker refuses must not hold up the others.
@@ -83,9 +87,7 @@ class Sender:
         if sending is None:
             return None
         n_written = sum(event.written.values())
-        written = [record.offset for record, _ in sending.items[:n_written]]
-        if written:
-            self.settle(sending.partition, written)
+        written = self._in_the_log(sending, n_written)
         due_ms = now_ms + min(_LONGEST_RETRY_MS, self._retry_ms << min(sending.attempts, 10))
         for item in sending.items[n_written:]:
             alone = _Sending(
@@ -95,6 +97,20 @@ class Sender:
             heapq.heappush(self._retries, (due_ms, self._token, alone))
         return sending.partition, written
 
+    def _in_the_log(self, sending: _Sending, n: int) -> list[int]:
+        """The first n of these are; settle the feedback of which all is."""
+        offsets = []
+        for record, _ in sending.items[:n]:
+            place = (sending.partition, record.offset)
+            left = self._left.pop(place, 1) - 1
+            if left:
+                self._left[place] = left
+            else:
+                offsets.append(record.offset)
+        if offsets:
+            self.settle(sending.partition, offsets)
+        return offsets
+
     def drop(self, partition: int) -> None:
         """The partition has a new owner: nothing more is sent for it, acknowledgements that still come are ignored."""
         self._new = [new for new in self._new if new[0] != partition]
@@ -102,6 +118,7 @@ class Sender:
         self._retries = [retry for retry in self._retries if retry[2].partition != partition]
         heapq.heapify(self._retries)
         self._settled.pop(partition, None)
+        self._left = {place: left for place, left in self._left.items() if place[0] != partition}
 
     @property
     def next_retry_ms(self) -> int | None:

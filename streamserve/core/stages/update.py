@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streamserve.core.bounds import Fill, fullest
+from streamserve.core.contexts import GLOBAL
 from streamserve.core.effects import Count, Effect, EmitSnapshot, EmitState, Settle
 from streamserve.core.epochs import outcome_partition
 from streamserve.core.events import (
@@ -75,6 +76,8 @@ class UpdateStage:
         self._learns = any(route.learns for route in rules.routes)
         self._newest: dict[tuple[int, str, str], StateRecord] = {}
         self._unreadable: dict[tuple[int, str, str], UnreadableState] = {}
+        self._contexts: dict[str, set[str]] = {name: {GLOBAL} for name in self._routes}
+        """Of each route, those that have a state, in whatever partition."""
         self._owned: dict[int, OwnedOutcomes] = {}
         self._sent: dict[int, Learnt] = {}
         self._token = 0
@@ -123,7 +126,7 @@ class UpdateStage:
         return effects + self._settled()
 
     def next_deadline_ms(self) -> int | None:
-        due = (self._due_ms(state) for owned in self._owned.values() for state in owned.states.values())
+        due = (self._due_ms(state) for owned in self._owned.values() for state in owned.pressing())
         return min((ms for ms in due if ms is not None), default=None)
 
     def commit_metadata(self, partition: int) -> str:
@@ -150,9 +153,7 @@ class UpdateStage:
 
     @property
     def idle(self) -> bool:
-        return not any(
-            owned.queued or any(state.busy for state in owned.states.values()) for owned in self._owned.values()
-        )
+        return not any(owned.queued or owned.busy for owned in self._owned.values())
 
     # -- input ---------------------------------------------------------------------------------------------------
 
@@ -160,6 +161,7 @@ class UpdateStage:
         for record in states:
             if record.route not in self._routes:
                 continue
+            self._contexts[record.route].add(record.context)
             key = (record.partition, record.route, record.context)
             newest = self._newest.get(key)
             if newest is None or _age(record) > _age(newest):
@@ -199,14 +201,15 @@ class UpdateStage:
             if owned.begun or (self._learns and self._known_ms < owned.assigned_ms):
                 continue
             owned.begun = True
-            for record in self._newest.values():
-                if record.partition == owned.number and record.route in self._routes:
+            mine = [record for record in self._newest.values() if record.partition == owned.number]
+            for record in sorted(mine, key=lambda one: one.append_ms):
+                if record.route in self._routes:
                     self._restore(owned, record)
             for unreadable in self._unreadable.values():
                 if unreadable.partition == owned.number:
                     self._do_without(owned, unreadable)
             # Only when all are there: what a snapshot covers depends on the others.
-            for state in owned.states.values():
+            for state in list(owned.busy):
                 self._send_snapshot(owned, state, effects)
             queued, owned.queued = owned.queued, []
             for outcomes in queued:
@@ -226,6 +229,7 @@ class UpdateStage:
             # From the epochs topic: its writer may have died before the snapshot was acknowledged.
             state.floor = record.epoch
             state.publication = Publication(record=record, offsets=[], in_epochs=True)
+        owned.note(state)
 
     def _do_without(self, owned: OwnedOutcomes, unreadable: UnreadableState) -> None:
         """Go on from the newest state that can be read, if there is none after this one."""
@@ -261,6 +265,9 @@ class UpdateStage:
             self._pass(owned, outcome, status)
             return
         state = owned.states.get((outcome.route, outcome.context)) or self._begin(owned, route, outcome.context)
+        if state is None:
+            self._pass(owned, outcome, "too_many_contexts")
+            return
         if outcome.offset < state.includes_below(0):
             self._count("included")
             state.settle_with_publication(outcome.offset, owned)
@@ -270,6 +277,7 @@ class UpdateStage:
             self._pass(owned, outcome, "no_change")
             return
         state.learnt(value, outcome.offset, now_ms)
+        owned.note(state)
         self._count("learnt")
         if state.publication is None and state.changes >= self._options.publish_every_outcomes:
             self._publish(owned, state, now_ms, effects)
@@ -279,11 +287,18 @@ class UpdateStage:
             return "unknown_route"
         if not route.learns:
             return "not_learning"
+        if outcome.context and (route.contexts is None or route.contexts.features):
+            return "no_contexts"
         # A second writer of the same state would be the end of one order.
         home = outcome_partition(outcome.route, outcome.context, self._options.partitions)
         return "" if home == owned.number else "misplaced"
 
-    def _begin(self, owned: OwnedOutcomes, route: Route, context: str) -> Learnt:
+    def _begin(self, owned: OwnedOutcomes, route: Route, context: str) -> Learnt | None:
+        """A new state; None where its route has as many as it may."""
+        contexts = self._contexts[route.name]
+        if context not in contexts and route.contexts is not None and len(contexts) > route.contexts.most:
+            return None
+        contexts.add(context)
         value = route.policy.initial(route.models)
         state = Learnt(route=route, context=context, partition=owned.number, value=value)
         owned.states[route.name, context] = state
@@ -310,7 +325,7 @@ class UpdateStage:
 
     def _publish_due(self, now_ms: int, effects: list[Effect]) -> None:
         for owned in self._owned.values():
-            for state in owned.states.values():
+            for state in owned.pressing(now_ms - self._options.republish_ms):
                 due_ms = self._due_ms(state)
                 if due_ms is None or due_ms > now_ms or not owned.begun:
                     continue
@@ -334,13 +349,14 @@ class UpdateStage:
         if state.floor is None:
             state.floor = owned.highest_epoch + 1
         state.take_changes(record)
+        owned.note(state)
         effects.append(EmitState(token=self._new_token(state), state=record))
 
     def _send_snapshot(self, owned: OwnedOutcomes, state: Learnt, effects: list[Effect]) -> None:
         publication = state.publication
         if publication is None:
             return
-        others = (other.floor for other in owned.states.values() if other is not state and other.floor is not None)
+        others = (other.floor for other in owned.busy if other is not state and other.floor is not None)
         record = replace(publication.record, covers=min([publication.record.epoch + 1, *others]))
         publication.record = record
         state.retry_ms = None
@@ -360,6 +376,7 @@ class UpdateStage:
             return
         self._note((publication.record,))
         owned.settled += state.published(now_ms)
+        owned.note(state)
 
     def _failed(self, token: int, now_ms: int) -> None:
         state = self._sent.pop(token, None)

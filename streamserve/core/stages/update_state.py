@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from typing import Any
 
 from streamserve.core.records import OutcomeRecord, Outcomes, StateRecord
@@ -128,6 +129,9 @@ class OwnedOutcomes:
         self.next_offset = 0
         self.highest_epoch = -1
         self.states: dict[tuple[str, str], Learnt] = {}
+        self.busy: dict[Learnt, None] = {}
+        """Those that are changed, or on their way: the others need no look at each turn."""
+        self._resting: OrderedDict[Learnt, None] = OrderedDict()  # those in the log, published longest ago first
         self.settled: list[int] = []
         self._dedupe_ms = dedupe_ms
         self._max_remembered = max_remembered
@@ -136,6 +140,23 @@ class OwnedOutcomes:
         self._clocks: dict[
             int, tuple[int, int]
         ] = {}  # by join partition: last append time, and time at work until then
+
+    def note(self, state: Learnt) -> None:
+        """Something about this state has changed."""
+        if state.busy:
+            self.busy[state] = None
+            self._resting.pop(state, None)
+        else:
+            self.busy.pop(state, None)
+            if state.record is not None:
+                self._resting[state] = None
+                self._resting.move_to_end(state)
+
+    def pressing(self, published_until_ms: int | None = None) -> list[Learnt]:
+        """The states of which one is the next to be sent; with a time, all that rest since then or longer too."""
+        if published_until_ms is None:
+            return [*self.busy, *islice(self._resting, 1)]
+        return [*self.busy, *takewhile(lambda state: state.published_ms <= published_until_ms, self._resting)]
 
     def first_time(self, outcome: OutcomeRecord) -> bool:
         """Whether this is the first outcome of its (feedback, state); remembers it."""
@@ -183,7 +204,7 @@ class OwnedOutcomes:
         """Outcomes read that no acknowledged state holds yet."""
         return sum(len(outcomes.records) for outcomes in self.queued) + sum(
             len(state.pending) + (0 if state.publication is None else len(state.publication.offsets))
-            for state in self.states.values()
+            for state in self.busy
         )
 
     @property

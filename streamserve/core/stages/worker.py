@@ -340,7 +340,7 @@ class WorkerStage:
         if thinning.kept == thinning.members:
             return None
         table, hosted = self._table, self._hosted[route]
-        weights = self._epochs.weights(route, int(table["epoch"][at[on_route]].max()))
+        weights = self._epochs.weights_of_all(route, int(table["epoch"][at[on_route]].max()))
         heaviest = sorted(hosted, key=lambda entry: -weights[entry[0]])[: thinning.kept]
         kept = np.uint64(sum(1 << bit for bit, _ in heaviest))
         chosen = table["chosen"][at]

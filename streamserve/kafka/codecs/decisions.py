@@ -73,6 +73,7 @@ def decode_decision(raw: bytes) -> Decision | None:
         agreement=parameters.agreement if isinstance(parameters.agreement, float) else None,
         combined=rows_of.get("probabilities") if "in_set" in rows_of else None,
         withheld=rows_of.get("withheld"),
+        context=parameters.context if isinstance(parameters.context, str) else "",
     )
 
 

@@ -206,6 +206,11 @@ def _statements(predictions: Predictions) -> list[str]:
             said if age < 0 else f'{said}"state_age_ms":{age},'
             for said, age in zip(statements, predictions.state_age_ms.tolist(), strict=True)
         ]
+    if predictions.contexts:
+        statements = [
+            f'{said}"context":{json_text(context)},' if context else said
+            for said, context in zip(statements, predictions.contexts, strict=True)
+        ]
     for index, detail in predictions.details.items():
         statements[index] += f'"detail":{json_text(detail[:_MAX_DETAIL_CHARACTERS])},'
     return statements

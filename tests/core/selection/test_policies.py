@@ -18,7 +18,9 @@ from streamserve.core.selection.exp3 import Exp3
 from streamserve.core.selection.exp3ix import Exp3IX
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.selection.leader import Leader
+from streamserve.core.selection.linucb import LinUCB
 from streamserve.core.selection.registry import POLICIES
+from streamserve.core.selection.squarecb import SquareCB
 from streamserve.core.selection.stack import Stack
 from streamserve.core.selection.static import Static
 from streamserve.core.selection.sums import LossSums, fixed_point
@@ -62,6 +64,10 @@ BUILT_IN = [
     Hedge(least=0.0),
     Exp3(),
     Exp3(eta=0.5, gamma=0.0, half_life_events=50),
+    LinUCB(),
+    LinUCB(features=5, half_life_events=50),
+    SquareCB(),
+    SquareCB(features=5, gamma=0.0, half_life_events=50),
 ]
 #: Static weights name the models of one route, so they are not asked about others.
 OF_OTHER_MODELS = {law_distribution_is_exact, law_models_may_change, law_any_number_of_models}

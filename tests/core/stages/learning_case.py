@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from streamserve.core.contexts import ContextRule
 from streamserve.core.effects import Count, Effect
 from streamserve.core.epochs import outcome_partition
 from streamserve.core.events import (
@@ -47,7 +48,15 @@ NOW_MS = 1_700_000_000_000
 
 
 def rules_of(policy: Policy | None = None, combine: str = "vote") -> AppRules:
-    learnt = Route(name="r", models=MODELS, policy=policy or Hedge(), combine=combine, deadline_ms=100, learns=True)
+    learnt = Route(
+        name="r",
+        models=MODELS,
+        policy=policy or Hedge(),
+        combine=combine,
+        deadline_ms=100,
+        learns=True,
+        contexts=ContextRule(),
+    )
     fixed = Route(name="fixed", models=MODELS, policy=Static(), combine="vote", deadline_ms=100)
     return AppRules(routes=(learnt, fixed))
 
