@@ -125,7 +125,7 @@ def _teller(console: Console, run: Recording) -> Callable[[float], None]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.sentiment", description=__doc__)
     parser.add_argument("--seconds", type=float, default=90.0, help="how long texts are sent (default 90)")
-    parser.add_argument("--rate", type=float, default=60.0, help="texts a second, on average (default 60)")
+    parser.add_argument("--rate", type=float, default=50.0, help="texts a second, on average (default 50)")
     parser.add_argument(
         "--results", type=Path, default=PROJECT / "results" / "sentiment", help="folder of report and picture"
     )

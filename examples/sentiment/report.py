@@ -25,7 +25,8 @@ def show(console: Console, score: Score, run: Recording) -> None:
     """Print everything that a reader wants to know of a run."""
     console.print()
     console.print(
-        f"{score.texts:,} texts in {score.seconds:.0f} s, each asked of three routes; {score.judged:,} judged; "
+        f"{score.texts:,} texts in {score.seconds:.0f} s, each asked of three routes; {score.judged:,} judged, "
+        f"{score.members:,} of them with all four pipelines; "
         f"{score.labels_learnt:,} of {score.labels_sent:,} labels learnt from; {score.repeated} records twice",
         highlight=False,
     )
@@ -138,6 +139,7 @@ def _fifths(texts: list[Text], name: str, seconds: float) -> list[str]:
     found = []
     for part in range(_SLICES):
         mine = [text for text in texts if part <= _SLICES * text.sent_s / seconds < part + 1]
+        mine = [text for text in mine if name in text.answers or name in text.losses]
         _, shares = over_time(mine, name, len(mine)) if mine else ([], [])
         found.append(f"{shares[0]:.1%}" if shares else "-")
     return found

@@ -26,12 +26,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """All that the report says. Accuracies are shares of the texts that every route and every pipeline answered."""
+    """All that the report says. Accuracies of routes are shares of the texts that each of them answered; those of
+    pipelines, of the texts among these that each of them answered."""
 
     seconds: float
     texts: int
     judged: int
-    """Texts with an answer of each route, and a label that met each pipeline's answer."""
+    """Texts with an answer of each route."""
+    members: int
+    """Of them, those of which a label met each pipeline's answer: under overload some pipelines are not asked."""
     without_record: int
     """Requests that the broker took and nobody answered."""
     refused: int
@@ -52,12 +55,11 @@ class Score:
 
 
 def judged_of(run: Recording) -> list[Text]:
-    return [
-        text
-        for text in run.texts
-        if all(text.answers.get(route) is not None for route in ROUTES)
-        and all(model in text.losses for model in run.models)
-    ]
+    return [text for text in run.texts if all(text.answers.get(route) is not None for route in ROUTES)]
+
+
+def _with_members(texts: Sequence[Text], run: Recording) -> list[Text]:
+    return [text for text in texts if all(model in text.losses for model in run.models)]
 
 
 def is_right(name: str) -> Callable[[Text], bool]:
@@ -70,11 +72,14 @@ def is_right(name: str) -> Callable[[Text], bool]:
 def score(run: Recording) -> Score:
     """Judge a finished run."""
     judged = judged_of(run)
+    members = _with_members(judged, run)
     domains = sorted({text.domain for text in run.texts})
-    names = [*ROUTES, *run.models]
-    accuracy = {name: _accuracy(judged, name) for name in names}
+    texts_of = {**dict.fromkeys(ROUTES, judged), **dict.fromkeys(run.models, members)}
+    accuracy = {name: _accuracy(texts, name) for name, texts in texts_of.items()}
     by_domain = {
-        domain: {name: _accuracy([text for text in judged if text.domain == domain], name) for name in names}
+        domain: {
+            name: _accuracy([text for text in texts if text.domain == domain], name) for name, texts in texts_of.items()
+        }
         for domain in domains
     }
     best = max(run.models, key=lambda model: accuracy[model])
@@ -94,6 +99,7 @@ def score(run: Recording) -> Score:
         seconds=run.seconds,
         texts=len(run.texts),
         judged=len(judged),
+        members=len(members),
         without_record=without,
         refused=run.refused,
         repeated=run.repeated,
@@ -116,14 +122,15 @@ def score(run: Recording) -> Score:
                 limit="all",
                 passed=run.labels_learnt == run.labels_sent > 0,
             ),
-            _gain(f"contexts over {best}, the best of the four", accuracy, BEST, LEAST_OVER_BEST, judged),
+            _gain(f"contexts over {best}, the best of the four", accuracy, BEST, LEAST_OVER_BEST, members),
             _gain("contexts over the same policy without", accuracy, PLAIN, LEAST_OVER_PLAIN, judged),
         ),
     )
 
 
 def over_time(judged: Sequence[Text], name: str, window: int) -> tuple[list[float], list[float]]:
-    """Seconds, and the accuracy of the last `window` texts at each of them."""
+    """Seconds, and the accuracy of the last `window` texts, of those that it answered, at each of them."""
+    judged = [text for text in judged if name in ROUTES or name in text.losses]
     right = np.cumsum([0.0, *(is_right(name)(text) for text in judged)])
     ends = range(window, len(judged) + 1, max(1, window // 20))
     return [judged[end - 1].sent_s for end in ends], [(right[end] - right[end - window]) / window for end in ends]

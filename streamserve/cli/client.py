@@ -66,6 +66,9 @@ def send(
     deadline_ms: Annotated[
         int | None, typer.Option("--deadline-ms", min=1, max=MOST_MS, help="Budget from append; left out: the route's.")
     ] = None,
+    context: Annotated[
+        str | None, typer.Option("--context", help="Whose learnt state chooses, where the route has contexts.")
+    ] = None,
     priority: Annotated[
         int | None, typer.Option("--priority", min=-9, max=9, help="Under overload the highest is shed last.")
     ] = None,
@@ -93,6 +96,7 @@ def send(
         route=route,
         deadline_ms=deadline_ms,
         priority=priority,
+        context=context,
         grace_ms=grace_ms,
         key=key,
     )
@@ -183,11 +187,19 @@ class _Sending:
     route: str | None
     deadline_ms: int | None
     priority: int | None
+    context: str | None
     grace_ms: int
     key: str | None
 
     def submit(self, client: Client, x: Input) -> Submitted:
-        return client.submit(x, route=self.route, deadline_ms=self.deadline_ms, priority=self.priority, key=self.key)
+        return client.submit(
+            x,
+            route=self.route,
+            deadline_ms=self.deadline_ms,
+            priority=self.priority,
+            context=self.context,
+            key=self.key,
+        )
 
 
 def _codec_of(target: Target, route: str | None) -> Codec | None:

@@ -209,6 +209,7 @@ class Client:
         route: str | None = None,
         deadline_ms: int | None = None,
         priority: int | None = None,
+        context: str | None = None,
         key: str | bytes | None = None,
         id: str | None = None,
     ) -> Submitted:
@@ -218,13 +219,16 @@ class Client:
         that reads text, or `bytes`, sent as they are.
         `route`: may be left out where the app has one.
         `deadline_ms`: budget from append; None: the client's, else the route's.
-        `priority`: -9 to 9, 0 where none is given; under overload the highest is shed last.
+        `priority`: -9 to 9, 0 where none is given; under overload the highest is shed last. `context`: whose learnt
+        state chooses, where the route has contexts; or the numbers that its policy reads, commas between them.
         `key`: requests of one key are in one partition, in order; feedback and prediction carry it too.
         `id`: repeated in the prediction; need not be unique.
         Raises UnusableInput for what cannot be sent, TooManyOutstanding, StreamserveError where the client does not
         run.
         """
-        prepared = self._prepared(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id)
+        prepared = self._prepared(
+            x, route=route, deadline_ms=deadline_ms, priority=priority, context=context, key=key, id=id
+        )
         self._check_room(1)
         return self._send(prepared)
 
@@ -235,6 +239,7 @@ class Client:
         route: str | None,
         deadline_ms: int | None,
         priority: int | None,
+        context: str | None,
         key: str | bytes | None,
         id: str | None,
     ) -> _Prepared:
@@ -244,7 +249,9 @@ class Client:
         hint = self._hint(route)
         budget_ms = self._deadline_ms if deadline_ms is None else deadline_ms
         codec = self._codec if hint is None else hint.input
-        record = request_record(x, codec=codec, route=route, deadline_ms=budget_ms, priority=priority, key=key, id=id)
+        record = request_record(
+            x, codec=codec, route=route, deadline_ms=budget_ms, priority=priority, context=context, key=key, id=id
+        )
         if budget_ms is None:
             budget_ms = UNSTATED_DEADLINE_MS if hint is None else hint.deadline_ms
         return _Prepared(record=record, id=id, wait_ms=budget_ms + self._grace_ms)
@@ -264,6 +271,7 @@ class Client:
         route: str | None = None,
         deadline_ms: int | None = None,
         priority: int | None = None,
+        context: str | None = None,
         key: str | bytes | None = None,
         id: str | None = None,
     ) -> Prediction:
@@ -273,7 +281,7 @@ class Client:
         grace; UnusableInput and TooManyOutstanding as `submit`; BrokerError, ContractError and ShuttingDown as
         `Submitted.prediction`.
         """
-        sent = self.submit(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id)
+        sent = self.submit(x, route=route, deadline_ms=deadline_ms, priority=priority, context=context, key=key, id=id)
         return await sent.prediction()
 
     async def predict_many(
@@ -283,6 +291,7 @@ class Client:
         route: str | None = None,
         deadline_ms: int | None = None,
         priority: int | None = None,
+        context: str | None = None,
         key: str | bytes | None = None,
         ids: Sequence[str] | None = None,
     ) -> list[Prediction]:
@@ -294,7 +303,7 @@ class Client:
         self._check_running()
         inputs, names = several(xs, ids)
         prepared = [
-            self._prepared(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id)
+            self._prepared(x, route=route, deadline_ms=deadline_ms, priority=priority, context=context, key=key, id=id)
             for x, id in zip(inputs, names, strict=True)
         ]
         self._check_room(len(prepared))

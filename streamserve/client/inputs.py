@@ -24,6 +24,7 @@ Input = NDArray[Any] | Sequence[Any] | str | bytes
 ROUTE_HEADER = "ss-route"
 DEADLINE_HEADER = "ss-deadline-ms"
 PRIORITY_HEADER = "ss-priority"
+CONTEXT_HEADER = "ss-context"
 CLOUD_EVENTS_ID_HEADER = "ce_id"
 #: 4 MiB are declared for the topic; 64 KiB are left for the batch around the record.
 MAX_RECORD_BYTES = (4 << 20) - (64 << 10)
@@ -40,6 +41,7 @@ def request_record(
     route: str | None = None,
     deadline_ms: int | None = None,
     priority: int | None = None,
+    context: str | None = None,
     key: str | bytes | None = None,
     id: str | None = None,
 ) -> Record:
@@ -52,6 +54,7 @@ def request_record(
     """
     check_codec(codec, "codec")
     check_text(route, "route")
+    check_text(context, "context")
     check_budget(deadline_ms, "deadline_ms")
     check_key(key)
     check_text(id, "id")
@@ -68,6 +71,8 @@ def request_record(
         headers.append((DEADLINE_HEADER, b"%d" % deadline_ms))
     if priority is not None:
         headers.append((PRIORITY_HEADER, b"%d" % priority))
+    if context is not None:
+        headers.append((CONTEXT_HEADER, text_bytes(context, "context")))
     record = Record(value=value, key=key_bytes(key), headers=tuple(headers))
     size = record_bytes(record)
     if size > MAX_RECORD_BYTES:

@@ -146,13 +146,16 @@ class SyncClient:
         route: str | None = None,
         deadline_ms: int | None = None,
         priority: int | None = None,
+        context: str | None = None,
         key: str | bytes | None = None,
         id: str | None = None,
     ) -> SyncSubmitted:
         """As `Client.submit`."""
 
         async def submitted() -> Submitted:
-            return self._client.submit(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id)
+            return self._client.submit(
+                x, route=route, deadline_ms=deadline_ms, priority=priority, context=context, key=key, id=id
+            )
 
         return SyncSubmitted(self._do(submitted()), self._ask)
 
@@ -163,12 +166,15 @@ class SyncClient:
         route: str | None = None,
         deadline_ms: int | None = None,
         priority: int | None = None,
+        context: str | None = None,
         key: str | bytes | None = None,
         id: str | None = None,
     ) -> Prediction:
         """As `Client.predict`."""
         return self._do(
-            self._client.predict(x, route=route, deadline_ms=deadline_ms, priority=priority, key=key, id=id)
+            self._client.predict(
+                x, route=route, deadline_ms=deadline_ms, priority=priority, context=context, key=key, id=id
+            )
         )
 
     def predict_many(
@@ -178,13 +184,16 @@ class SyncClient:
         route: str | None = None,
         deadline_ms: int | None = None,
         priority: int | None = None,
+        context: str | None = None,
         key: str | bytes | None = None,
         ids: Sequence[str] | None = None,
     ) -> list[Prediction]:
         """As `Client.predict_many`."""
         inputs, _ = several(xs, None)  # an iterator is gone through on the caller's thread
         return self._do(
-            self._client.predict_many(inputs, route=route, deadline_ms=deadline_ms, priority=priority, key=key, ids=ids)
+            self._client.predict_many(
+                inputs, route=route, deadline_ms=deadline_ms, priority=priority, context=context, key=key, ids=ids
+            )
         )
 
     def predictions(self, *, mine: bool = False, max_waiting: int = 10_000) -> SyncPredictionStream:

@@ -160,7 +160,10 @@ class EpochTable:
         self, route: int, epochs: I64, append_ms: I64 | None = None, contexts: Sequence[str] | None = None
     ) -> tuple[I64, list[Decided]]:
         """`[n]`: which of the second each request is decided by, under states of these epochs; of one that is not
-        known, the nearest older one. `append_ms`, `contexts`: of the requests; None where the state for all decides."""
+        known, the nearest older one.
+
+        `append_ms` and `contexts`: of the requests; None where the state for all decides.
+        """
         table = self._routes[route]
         if contexts is None or append_ms is None or table.route.contexts is None:
             if len(epochs) and every(epochs == epochs[0]):

@@ -224,8 +224,9 @@ _JSON_INPUTS = ("oip", "rows")
 def _contexts(config: RawConfig) -> Iterator[Mistake]:
     for route in config.names("routes"):
         policy, table = config.policy(route), ("routes", route, "contexts")
+        where: KeyPath = table if "contexts" in config.names("routes", route) else ("routes", route, "policy")
         for words in _context_faults(config, route, policy):
-            yield Mistake(path=table, words=f"{dotted(table)}: {words}")
+            yield Mistake(path=where, words=f"{dotted(table)}: {words}")
         if policy in _READS_FEATURES and "guard" in config.names("routes", route):
             path: KeyPath = ("routes", route, "guard")
             yield Mistake(path=path, words=f"{dotted(path)}: {policy} decides by features; a guard cannot limit that")

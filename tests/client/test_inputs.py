@@ -71,11 +71,19 @@ def test_rows_and_text_and_bytes() -> None:
     text = request_record("gut – 好", id="a")
     assert (rows(read("text", text)).tolist(), text.headers) == (["gut – 好"], (("ce_id", b"a"),))
     assert rows(read("oip", request_record("word", codec="oip"))).tolist() == ["word"]
-    whole = request_record(b"\x00anything", codec="oip", route="r", deadline_ms=5, priority=-2, key="k", id="a")
+    whole = request_record(
+        b"\x00anything", codec="oip", route="r", deadline_ms=5, priority=-2, context="eu", key="k", id="a"
+    )
     assert whole == Record(
         value=b"\x00anything",
         key=b"k",
-        headers=(("ce_id", b"a"), ("ss-route", b"r"), ("ss-deadline-ms", b"5"), ("ss-priority", b"-2")),
+        headers=(
+            ("ce_id", b"a"),
+            ("ss-route", b"r"),
+            ("ss-deadline-ms", b"5"),
+            ("ss-priority", b"-2"),
+            ("ss-context", b"eu"),
+        ),
     )
 
 

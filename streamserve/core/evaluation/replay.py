@@ -17,6 +17,7 @@ import numpy as np
 
 from streamserve.core.combining import MemberRows, combine
 from streamserve.core.evaluation.estimates import Logged
+from streamserve.core.evaluation.states import PlayedStates
 from streamserve.core.losses import Unusable, losses_of
 from streamserve.core.messages import F64, I64, PROBABILITY_ONE, AnyArray
 from streamserve.core.records import FeedbackRecord, OutcomeRecord
@@ -24,8 +25,6 @@ from streamserve.core.routes import Route
 from streamserve.core.selection.base import Distribution, pick, salt_of
 from streamserve.core.selection.sums import usable_losses
 
-#: A state decides this many outcomes before the next one is published, as by default in a running app.
-PUBLISHED_EVERY = 100
 _ANSWER = "answer"
 
 
@@ -88,19 +87,17 @@ def _is_drawn(outcome: OutcomeRecord, route: Route) -> bool:
 
 
 def _replay(full: list[OutcomeRecord], route: Route) -> F64:
-    policy, models = route.policy, route.models
-    state, salt, rewards = policy.initial(models), salt_of(route.name, policy.name), []
-    distribution = policy.distribution(state, models)
-    for turn, outcome in enumerate(full):
-        if turn % PUBLISHED_EVERY == 0:
-            distribution = policy.distribution(state, models)
+    models, states = route.models, PlayedStates(route)
+    salt, rewards = salt_of(route.name, route.policy.name), []
+    for outcome in full:
+        distribution = states.distribution(outcome)
         place = (np.array([outcome.ref[0]], np.int64), np.array([outcome.ref[1]], np.int64))
         masks, drawn = pick(distribution, *place, salt)
         chosen = [bit for bit in range(len(models)) if int(masks[0]) >> bit & 1]
         reward = _earned(outcome, route, chosen, distribution)
         if reward is not None:
             rewards.append(reward)
-        state = policy.learn(state, _as_if(outcome, [models[bit] for bit in chosen], int(drawn[0]) / PROBABILITY_ONE))
+        states.learn(_as_if(outcome, [models[bit] for bit in chosen], int(drawn[0]) / PROBABILITY_ONE))
     return np.asarray(rewards, np.float64)
 
 
@@ -152,22 +149,19 @@ def _reward_of(outcome: OutcomeRecord, route: Route, answer: list[Any]) -> float
 
 
 def _logged(drawn: list[OutcomeRecord], route: Route) -> Logged | None:
-    policy, models = route.policy, route.models
-    state = policy.initial(models)
-    n, shares = len(drawn), np.zeros(len(models))
+    models, states = route.models, PlayedStates(route)
+    n = len(drawn)
     wanted: F64 = np.zeros((n, len(models)))
     actions: I64 = np.zeros(n, np.int64)
     probabilities, rewards = np.ones(n), np.zeros(n)
     for turn, outcome in enumerate(drawn):
-        if turn % PUBLISHED_EVERY == 0:
-            found = _one_each(policy.distribution(state, models), len(models))
-            if found is None:
-                return None
-            shares = found
+        shares = _one_each(states.distribution(outcome), len(models))
+        if shares is None:
+            return None
         model = outcome.decision.chosen[0]
         wanted[turn], actions[turn] = shares, models.index(model)
         probabilities[turn], rewards[turn] = outcome.decision.probability, 1.0 - outcome.losses[model]
-        state = policy.learn(state, outcome)
+        states.learn(outcome)
     return Logged(actions=actions, probabilities=probabilities, rewards=rewards, wanted=wanted) if n else None
 
 

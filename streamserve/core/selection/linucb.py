@@ -23,9 +23,7 @@ class LinUCB(KeepsLinear):
     parameters.
     """
 
-    when_to_use: ClassVar[str] = (
-        "One model a request, which one depends on numbers that the request brings; feedback comes soon."
-    )
+    when_to_use: ClassVar[str] = "Numbers that come with a request tell which model suits it; feedback comes soon."
 
     features: int = 1
     alpha: float = 0.5

@@ -21,9 +21,7 @@ class SquareCB(KeepsLinear):
     parameters.
     """
 
-    when_to_use: ClassVar[str] = (
-        "One model a request, which one depends on numbers that the request brings; to be evaluated from its log."
-    )
+    when_to_use: ClassVar[str] = "As linucb, where feedback comes late or the log is to be evaluated."
 
     features: int = 1
     rate: float = 10.0
