@@ -306,9 +306,10 @@ def _choice_by_read_order() -> AbstractContextManager[None]:
     """The newest state that is known decides, whenever the request was written."""
 
     def make(original: Any) -> Any:
-        def choose(self: EpochTable, route: int, partition: Any, offsets: Any, append_ms: Any) -> Any:
-            newest = original(self, route, partition, offsets, append_ms + 10_000)
-            return replace(newest, stale=original(self, route, partition, offsets, append_ms).stale)
+        def choose(self: EpochTable, route: int, *columns: Any) -> Any:
+            partition, offsets, append_ms, *contexts = columns
+            newest = original(self, route, partition, offsets, append_ms + 10_000, *contexts)
+            return replace(newest, stale=original(self, route, *columns).stale)
 
         return choose
 

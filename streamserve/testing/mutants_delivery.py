@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from streamserve.core.epochs import _RouteStates
+from streamserve.core.history import StateHistory
 from streamserve.core.stages.update import UpdateStage
 from streamserve.core.window import Window
 from streamserve.kafka.fencing import Fences, Transactions
@@ -126,7 +126,7 @@ def _late_states_take_over() -> AbstractContextManager[None]:
     @contextmanager
     def both() -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(patched(_RouteStates, "_drop_late", lambda _original: lambda self: None))
+            stack.enter_context(patched(StateHistory, "_drop_late", lambda _original: lambda self: None))
             stack.enter_context(patched(UpdateStage, "_note", note))
             yield
 
