@@ -16,7 +16,7 @@ from examples.sentiment.record import CEILING, CONTEXTS, ROUTES, Recording, Ref,
 
 LABEL_DELAY_MEAN_S = 1.0
 #: After the last text: so long for the last answers and for what was learnt last.
-GRACE_S = 15.0
+GRACE_S = 30.0
 _KINDS = ("predictions", "outcomes", "epochs")
 _MOST_WAIT_S = 0.02
 _RECORDS_A_READ = 500
