@@ -31,6 +31,8 @@ PLANS, COLUMNS = 250, 40
 _FRONTS = 6
 _FEW_ROWS, _ROWS = 300, 4000
 _UNPICKLED = 6
+#: Below it the largest ensembles are small ones, too: a run to see that all is well.
+_WHOLE_SCALE = 0.05
 #: Trees and depth of the ensembles, in turn: some 10 KB to some 20 MB.
 _SIZES = ((5, 4), (20, 6), (60, 10), (100, None))
 
@@ -43,7 +45,9 @@ def structured(scale: float, folder: Path) -> Iterator[Row]:
         place.mkdir()
         name = "shared fronts" if shared else "nothing shared"
         store, files, started = Store(place / "store"), [], time.perf_counter()
-        for i, model in enumerate(pipelines(count, shared=shared, seed=5)):
+        for i, model in enumerate(
+            pipelines(count, shared=shared, seed=5, most_rows=_ROWS if scale >= _WHOLE_SCALE else _FEW_ROWS)
+        ):
             if i < _UNPICKLED:
                 (place / f"{i}.pickle").write_bytes(pickle.dumps(model))
             files.append(place / f"{i}.plan")
@@ -70,14 +74,14 @@ def structured(scale: float, folder: Path) -> Iterator[Row]:
         yield side_by_side(f"{name}, hot", count, hot, theirs_us, "us", note)
 
 
-def pipelines(count: int, *, shared: bool, seed: int) -> Iterator[Pipeline]:
-    """`count` fitted pipelines, one at a time."""
+def pipelines(count: int, *, shared: bool, seed: int, most_rows: int) -> Iterator[Pipeline]:
+    """`count` fitted pipelines, one at a time; the largest on `most_rows` rows."""
     draw = np.random.default_rng(seed)
     fronts = [_front(draw) for _ in range(_FRONTS)]
     for i in range(count):
         front = fronts[i % _FRONTS] if shared else _front(draw)
         trees, depth = _SIZES[i % len(_SIZES)]
-        rows = draw.normal(size=(_ROWS if depth is None else _FEW_ROWS, COLUMNS))
+        rows = draw.normal(size=(most_rows if depth is None else _FEW_ROWS, COLUMNS))
         values = rows[:, : 3 + i % 5].sum(axis=1) + draw.normal(size=len(rows))
         number = int(draw.integers(1 << 30))
         if i % 2 and depth is not None:
