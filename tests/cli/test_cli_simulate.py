@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -35,7 +36,7 @@ def test_a_failure_is_told_as_a_story_and_can_be_played_again(tmp_path: Path) ->
     assert code == 1
     assert "broken: answers are their models own" in output
     assert "clients write" in output
-    assert "again: streamserve simulate --from 0 --seeds 1 --fault versions-mixed-up" in output
+    assert re.search(r"again: streamserve simulate --from \d --seeds 1 --fault versions-mixed-up", output)
     assert simulate("--plan", saved, *fault)[0] == 1
     assert simulate("--plan", saved)[0] == 0
 

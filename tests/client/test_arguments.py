@@ -35,6 +35,7 @@ REQUEST: dict[str, list[object]] = {
     "deadline_ms": BUDGET,
     "priority": [10, -10, 1.5, "5", True, float("nan"), Odd()],
     "key": [5, 1.5, ["k"], "\ud800", bytearray(b"k"), Odd()],
+    "context": TEXT,
 }
 ONE: dict[str, list[object]] = REQUEST | {"x": [5, None, {}, [], [[1, 2], [3]], object(), Odd()], "id": TEXT}
 WRONG: dict[str, dict[str, list[object]]] = {

@@ -137,13 +137,13 @@ class OwnedOutcomes:
         self._max_remembered = max_remembered
         self._seen: set[_Key] = set()
         self._recent: dict[int, deque[tuple[_Key, int, int]]] = {}  # by join partition; with the time by its clock
-        self._clocks: dict[
-            int, tuple[int, int]
-        ] = {}  # by join partition: last append time, and time at work until then
+        self._clocks: dict[int, tuple[int, int]] = {}
+        """By join partition: last append time, and time at work until then."""
 
     def note(self, state: Learnt) -> None:
         """Something about this state has changed."""
-        if state.busy:
+        # Where states may become too old they are published again at times of their own.
+        if state.busy or (state.record is not None and state.route.max_state_age_ms):
             self.busy[state] = None
             self._resting.pop(state, None)
         else:
