@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -246,7 +246,11 @@ class ModelRunner:
     ) -> None:
         started = time.monotonic()
         self._called |= {model: (started, None) for _, model, _ in work}
-        found = lane.predict_all([(model, inputs) for _, model, inputs in work])
+        found: Sequence[Outputs | BaseException]
+        try:
+            found = lane.predict_all([(model, inputs) for _, model, inputs in work])
+        except BaseException as error:  # noqa: BLE001  (as of one call: whatever it is, each batch has its end)
+            found = [error] * len(work)
         ended = time.monotonic()
         self._called |= {model: (started, ended) for _, model, _ in work}
         duration_ms = (ended - started) * 1000
@@ -309,9 +313,9 @@ class ModelRunner:
                 runtime.close()
 
 
-def _outcome(batch: int, outputs: Outputs | Exception, duration_ms: float) -> BatchFinished:
+def _outcome(batch: int, outputs: Outputs | BaseException, duration_ms: float) -> BatchFinished:
     """What a lane found for one of its batches."""
-    if isinstance(outputs, Exception):
+    if isinstance(outputs, BaseException):
         return _failed(batch, outputs, duration_ms)
     try:
         plain = plain_outputs(outputs)

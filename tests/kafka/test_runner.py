@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -211,4 +211,30 @@ async def test_no_call_that_ends_around_the_lingering_is_forgotten() -> None:
         ended = {(await ends.next()).batch for _ in models}
         assert ended == {first, first + 1, first + 2}
     assert not runner.running
+    runner.close()
+
+
+class Lane:
+    """A lane that fails as a whole, whatever it is asked."""
+
+    def predict_all(self, batches: Sequence[tuple[str, AnyArray]]) -> list[Outputs | Exception]:
+        raise SystemExit(len(batches))
+
+
+class InLane(Model):
+    def __init__(self, lane: Lane) -> None:
+        super().__init__(echo)
+        self.lane = lane
+
+
+async def test_a_lane_that_fails_as_a_whole_ends_each_of_its_batches() -> None:
+    ends, lane = Ends(), Lane()
+    runner = ModelRunner({"a@1": InLane(lane), "b@1": InLane(lane)}, ends.queue.put_nowait)
+    runner.submit(1, "a@1", np.ones((1, 1)))
+    runner.submit(2, "b@1", np.ones((1, 1)))
+    done = sorted([await ends.next(), await ends.next()], key=lambda event: event.batch)
+    assert [(event.batch, event.outputs, event.error) for event in done] == [
+        (1, None, "SystemExit: 2"),
+        (2, None, "SystemExit: 2"),
+    ]
     runner.close()
