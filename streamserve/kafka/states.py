@@ -94,7 +94,7 @@ class StatesFollower:
         async for fetched in self._until(starts, ends):
             if fetched.switches:
                 self._post(fetched)
-        self._positions |= {at: max(starts[at], ends[at]) for at in self._models}
+        self._positions |= {at: max(self._positions.get(at, 0), starts[at], ends[at]) for at in self._models}
         self._reader.read(self._positions)
         self.loaded = True
 
@@ -112,6 +112,8 @@ class StatesFollower:
         while waiting:
             chunks = await self._reader.fetch(max_records=_FETCH_RECORDS, timeout_ms=_LOAD_TIMEOUT_MS)
             for chunk in chunks:
+                # Beyond its end, too: what was appended meanwhile does not come a second time.
+                self._positions[chunk.at] = max(self._positions.get(chunk.at, 0), chunk.next_offset)
                 yield self._decode[chunk.at.topic](chunk)
                 if chunk.next_offset >= waiting.get(chunk.at, 0):
                     waiting.pop(chunk.at, None)

@@ -233,3 +233,35 @@ async def test_before_anything_is_known_of_the_time_no_state_is() -> None:
     await asyncio.sleep(0.05)  # an absence cannot be observed
     asking.cancel()
     assert _known(events) == 0
+
+
+class AppendsMeanwhile(MemoryLookups):
+    """While it tells a topic's ends, somebody appends to it."""
+
+    def __init__(self, log: MemoryLog, topic: str) -> None:
+        super().__init__(log)
+        self._log, self._topic = log, topic
+
+    async def ends(self, partitions: Collection[At]) -> dict[At, int]:
+        found = await super().ends(partitions)
+        if any(at.topic == self._topic for at in found):
+            put(self._log, self._topic, 0, route="r")
+            self._topic = ""
+        return found
+
+
+@pytest.mark.parametrize("topic", [EPOCHS, MODELS])
+async def test_what_is_appended_while_it_loads_does_not_hold_up_what_it_knows(topic: str) -> None:
+    """It is read with the rest and does not come again: a learner would have waited for it for ever."""
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2}), list[Event]()
+    put(log, topic, 0, route="r")
+    states = follower(log, events)
+    states._lookups = AppendsMeanwhile(log, topic)
+    await states.load()
+    tasks = [asyncio.create_task(states.follow()), asyncio.create_task(states.ask())]
+    try:
+        await until(lambda: _known(events) > 0)
+        assert len(epochs_in(events)) == (2 if topic == EPOCHS else 0)
+    finally:
+        for task in tasks:
+            task.cancel()

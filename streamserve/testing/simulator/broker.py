@@ -236,12 +236,19 @@ class SimulatedLog:
                 column.clear()
 
     def compact(self) -> None:
-        """Of each key of a compacted topic only the newest record stays; tombstones go too."""
+        """Of each key of a compacted topic only the newest record stays; tombstones go too.
+
+        The last record stays whatever it is: a broker leaves the segment that it is writing to alone.
+        """
         for at, partition in self._partitions.items():
             if at.topic not in self._compacted:
                 continue
-            newest = {key: index for index, key in enumerate(partition.keys)}
-            kept = [i for i, key in enumerate(partition.keys) if newest[key] == i and partition.values[i] is not None]
+            newest, last = {key: index for index, key in enumerate(partition.keys)}, len(partition.keys) - 1
+            kept = [
+                i
+                for i, key in enumerate(partition.keys)
+                if (newest[key] == i and partition.values[i] is not None) or i == last
+            ]
             self.compacted_records += len(partition.keys) - len(kept)
             for column in partition.columns:
                 column[:] = [column[i] for i in kept]
