@@ -84,11 +84,11 @@ def test_a_broker_that_is_away_delays_and_loses_nothing() -> None:
 
 def test_compaction_keeps_the_newest_of_each_key_and_leaves_gaps() -> None:
     log = SimulatedLog(World(0), {"t": 1}, compacted=["t"], prefixes=0.0)
-    pairs = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", None)]
+    pairs = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", None), (b"c", None)]
     log.append(AT, [Columns.of([Record(key=key, value=value) for key, value in pairs])])
     log.compact()
     chunk = log.chunk(AT, 0, 10)
     assert chunk is not None
-    assert (chunk.offsets.tolist(), chunk.values, chunk.next_offset) == ([2], [b"3"], 3)
-    assert log.partition(AT).next_offset == 4
-    assert log.chunk(AT, 3, 10) is None
+    assert (chunk.offsets.tolist(), chunk.values, chunk.next_offset) == ([2, 4], [b"3", None], 5)  # the last one stays
+    assert log.partition(AT).next_offset == 5
+    assert log.chunk(AT, 5, 10) is None
