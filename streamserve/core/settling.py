@@ -1,4 +1,6 @@
-"""From open requests to terminal records: outcome, reason, combined answer, confidence, who said what."""
+"""From open requests to terminal records: outcome, reason, combined answer, confidence, who said what.
+
+Long since a terminal record is built in one place, whoever has answered: its columns must agree row by row."""
 
 from __future__ import annotations
 

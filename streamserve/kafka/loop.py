@@ -4,6 +4,8 @@ Three things wake it: records, the end of something it started (a model call, an
 next deadline. Drain tasks always wait in `fetch` and never work; the loop works and never waits in `fetch`.
 
 Law: a deadline fires only after everything that was fetched before it was seen to be due has been applied.
+
+Long since inbox, turn and ownership guard the same ledgers: between them nothing else may run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The config as frozen models: every section, key, default and limit, with the words of its reference page."""
+"""The config as frozen models: every section, key, default and limit, with the words of its reference page.
+
+Long since it is a list: the reference page and the schema are generated from it, in its order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`streamserve up` as a person uses it: real processes, real signals, a foreign client."""
+"""`streamserve up` as a person uses it: real processes, real signals, a foreign client.
+
+Long since each case needs the same helpers around a child process and its lines.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from streamserve.core.confidence import QuantileTracking, Tracked
 from streamserve.core.losses import apart, label_rows
 from streamserve.core.messages import F64, Flags
 from streamserve.core.records import Decision, Label, OutcomeRecord
-from streamserve.core.selection.base import Distribution, Policy, is_sticky, reads_probabilities
+from streamserve.core.selection.around import Around
+from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.pooling import decided_by_features, features_read, pooled
 from streamserve.core.selection.stack import column_of
 from streamserve.errors import ConfigError, ContractError
@@ -67,25 +68,12 @@ class ConfidentState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Confident:
+class Confident(Around):
     """A policy that also learns how sure the answers under it are. Its name and its choices are the policy's own."""
 
-    policy: Policy
     rules: ConfidenceRules
     combine: str
     """The route's rule: how an answer is judged."""
-
-    @property
-    def name(self) -> str:
-        return self.policy.name
-
-    @property
-    def sticky_by_key(self) -> bool:
-        return is_sticky(self.policy)
-
-    @property
-    def reads_probabilities(self) -> bool:
-        return reads_probabilities(self.policy)
 
     # -- the policy's part ---------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.records import OutcomeRecord
-from streamserve.core.selection.base import Distribution, Policy, is_sticky, reads_probabilities
+from streamserve.core.selection.around import Around
+from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.drawing import one_of
 from streamserve.core.selection.pooling import pooled
 from streamserve.core.selection.sums import fixed_point
@@ -45,27 +46,14 @@ class ShareLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guarded:
+class Guarded(Around):
     """A policy within limits. Its states are the policy's own, and so is its name.
 
     The probabilities that it gives are exact, as any policy's: what is logged is what was drawn from, limits included.
     Shares that no limit touches keep their proportions. Raises ConfigError where the limits cannot all hold.
     """
 
-    policy: Policy
     limits: ShareLimits
-
-    @property
-    def name(self) -> str:
-        return self.policy.name
-
-    @property
-    def sticky_by_key(self) -> bool:
-        return is_sticky(self.policy)
-
-    @property
-    def reads_probabilities(self) -> bool:
-        return reads_probabilities(self.policy)
 
     def initial(self, models: Sequence[str]) -> Any:
         state = self.policy.initial(models)

@@ -8,6 +8,8 @@ Its own promises:
 * nothing is emitted after its deadline unless it is marked `late` or is `expired` or `error`; a default is only ever
   given in time;
 * after a takeover no deadline fires before the answers that were in the log have been applied.
+
+Long since taking in, settling and sending share one window; what a record says is in `settling`.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ Its own promises:
 
 A partition's fetches may start below `Resume.position`: what lies below is only remembered, so that a second outcome
 of the same feedback is known. `commit_metadata` names that place.
+
+Long since restoring, learning and publishing keep one promise together: a state never includes what is not settled.
 """
 
 from __future__ import annotations

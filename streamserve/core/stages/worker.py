@@ -7,6 +7,8 @@ Its own promises:
 * a bad request costs nobody else in its batch: values are read one by one, failed calls are bisected;
 * every request is settled by its deadline, even if a model call never returns;
 * no model's queue is longer than its bound, however long one hangs.
+
+Long since taking in, sending and settling share one table; what runs and why is in `answering` and `desk`.
 """
 
 from __future__ import annotations
