@@ -318,16 +318,20 @@ class UpdateStage:
         if state.publication is not None:
             return state.retry_ms
         if state.changed_ms is None:
-            republish_ms = options.republish_ms
-            if state.route.max_state_age_ms:  # while a learner is there, a state is not too old
-                republish_ms = min(republish_ms, state.route.max_state_age_ms // 2)
-            return None if self._draining or state.record is None else state.published_ms + republish_ms
+            if self._draining or state.record is None:
+                return None
+            return state.published_ms + self._republish_ms(state.route)
         wait_ms = 0 if self._draining or state.changes >= options.publish_every_outcomes else options.publish_every_ms
         return max(state.changed_ms + wait_ms, state.retry_ms or 0)
 
+    def _republish_ms(self, route: Route) -> int:
+        """How long a state of it may rest: while a learner is there, none becomes too old."""
+        republish_ms = self._options.republish_ms
+        return min(republish_ms, route.max_state_age_ms // 2) if route.max_state_age_ms else republish_ms
+
     def _publish_due(self, now_ms: int, effects: list[Effect]) -> None:
         for owned in self._owned.values():
-            for state in owned.pressing(now_ms - self._options.republish_ms):
+            for state in owned.pressing(lambda route: now_ms - self._republish_ms(route)):
                 due_ms = self._due_ms(state)
                 if due_ms is None or due_ms > now_ms or not owned.begun:
                     continue

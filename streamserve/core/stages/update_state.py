@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
 
 from streamserve.core.records import OutcomeRecord, Outcomes, StateRecord
@@ -131,7 +132,8 @@ class OwnedOutcomes:
         self.states: dict[tuple[str, str], Learnt] = {}
         self.busy: dict[Learnt, None] = {}
         """Those that are changed, or on their way: the others need no look at each turn."""
-        self._resting: OrderedDict[Learnt, None] = OrderedDict()  # those in the log, published longest ago first
+        self._resting: defaultdict[Route, OrderedDict[Learnt, None]] = defaultdict(OrderedDict)
+        """Those in the log, by route, which says how long they may rest; published longest ago first."""
         self.settled: list[int] = []
         self._dedupe_ms = dedupe_ms
         self._max_remembered = max_remembered
@@ -142,21 +144,29 @@ class OwnedOutcomes:
 
     def note(self, state: Learnt) -> None:
         """Something about this state has changed."""
-        # Where states may become too old they are published again at times of their own.
-        if state.busy or (state.record is not None and state.route.max_state_age_ms):
+        resting = self._resting[state.route]
+        if state.busy:
             self.busy[state] = None
-            self._resting.pop(state, None)
+            resting.pop(state, None)
         else:
             self.busy.pop(state, None)
             if state.record is not None:
-                self._resting[state] = None
-                self._resting.move_to_end(state)
+                resting[state] = None
+                resting.move_to_end(state)
 
-    def pressing(self, published_until_ms: int | None = None) -> list[Learnt]:
-        """The states of which one is the next to be sent; with a time, all that rest since then or longer too."""
-        if published_until_ms is None:
-            return [*self.busy, *islice(self._resting, 1)]
-        return [*self.busy, *takewhile(lambda state: state.published_ms <= published_until_ms, self._resting)]
+    def pressing(self, published_until_ms: Callable[[Route], int] | None = None) -> list[Learnt]:
+        """The states of which one is the next to be sent; with a time by route, all that rest since then."""
+        found = list(self.busy)
+        for route, resting in self._resting.items():
+            if published_until_ms is None:
+                found += islice(resting, 1)
+                continue
+            until_ms = published_until_ms(route)
+            for state in resting:
+                if state.published_ms > until_ms:
+                    break
+                found.append(state)
+        return found
 
     def first_time(self, outcome: OutcomeRecord) -> bool:
         """Whether this is the first outcome of its (feedback, state); remembers it."""

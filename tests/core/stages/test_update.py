@@ -237,6 +237,7 @@ def test_a_state_is_published_again_before_it_is_too_old_to_be_used() -> None:
     due_ms = stage.next_deadline_ms()
     assert due_ms is not None
     assert due_ms <= NOW_MS + 5_000
+    assert stage.idle  # a state that rests is no work left over
     sent = only(stage.handle(Tick(), NOW_MS + 5_000), EmitState).state
     assert (sent.data, sent.previous) == (learnt_from(outcome(0)), 4)
 
