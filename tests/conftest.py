@@ -14,7 +14,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # same each time; everywhere else new ones are tried.
 settings.register_profile("streamserve", deadline=None, derandomize="CI" in os.environ)
 # `make test-fast`: every property, with fewer examples.
-settings.register_profile("fast", parent=settings.get_profile("streamserve"), max_examples=15)
+settings.register_profile("fast", parent=settings.get_profile("streamserve"), max_examples=10)
 settings.load_profile("streamserve")
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import sklearn
-import skops.io
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from streamserve.datasets import MNIST_SHA256, cache_folder, split
+from streamserve.skops_io import skops_io
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +33,12 @@ def trained(name: str, estimator: Any, trusted: tuple[str, ...] = ()) -> Any:
             warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early on purpose
             estimator.fit(data.train_images.astype(float), data.train_labels)
         _write(estimator, file)
-    return skops.io.load(file, trusted=list(trusted))
+    return skops_io().load(file, trusted=list(trusted))
 
 
 def _write(estimator: Any, file: Path) -> None:
     part = file.with_name(f"{file.name}.{os.getpid()}.part")
-    skops.io.dump(estimator, part)
+    skops_io().dump(estimator, part)
     part.replace(file)
 
 
@@ -56,4 +56,4 @@ def trained_on_texts(name: str, pipeline: Any, texts: Any, labels: Any) -> Any:
     if not file.is_file():
         logger.info("training %s", name)
         _write(pipeline.fit(texts, labels), file)
-    return skops.io.load(file, trusted=[])
+    return skops_io().load(file, trusted=[])

@@ -19,6 +19,7 @@ from streamserve.errors import PlanError, StreamserveError
 from streamserve.runtimes.base import ModelSpec
 from streamserve.runtimes.frameworks import how_to_install, require
 from streamserve.runtimes.options import Options
+from streamserve.skops_io import skops_io
 
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _IMPORT_PATH = re.compile(rf"(?P<module>{_DOTTED}):(?P<attribute>{_DOTTED})(?P<call>\(\))?")
@@ -142,7 +143,8 @@ def _call_factory(factory: Any, spec: ModelSpec) -> Loaded:
 
 
 def _read_skops(file: Path, spec: ModelSpec) -> Loaded:
-    skops = require("skops.io", spec)
+    require("skops", spec)
+    skops = skops_io()
     try:
         found = skops.get_untrusted_types(file=file)
     except Exception as broken:

@@ -231,6 +231,7 @@ def test_mistakes_are_told_without_a_traceback(
     assert words in run(*(named.get(argument, argument) for argument in arguments), code=code).stderr
 
 
+@pytest.mark.slow
 def test_without_an_app_or_a_running_kafka_it_is_said_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ def test_equal_rows_are_refused() -> None:
         job.encode_requests(rows)
 
 
+@pytest.mark.slow
 def test_models_differ_and_survive_their_file(tmp_path: Path) -> None:
     files = job.train_models(tmp_path, 3)
     models = job.load_models(files)

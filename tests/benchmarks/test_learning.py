@@ -72,6 +72,7 @@ def test_the_errors_of_the_synthetic_stream_are_those_of_the_experiment() -> Non
     assert published_rules.majority_error(found) >= 0.10
 
 
+@pytest.mark.slow
 def test_speed_and_draws_name_every_policy() -> None:
     named = {figure.what.partition(":")[0] for figure in speed(1)}
     assert named == set(POLICIES)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.soak import plot, verdicts
 
 
@@ -34,6 +36,7 @@ def test_what_grows_is_told_and_the_start_is_not_counted() -> None:
     assert [what for what, is_flat in grown.items() if is_flat] == ["aggregate-0 threads", "learn-0 threads", "p50_ms"]
 
 
+@pytest.mark.slow
 def test_the_picture_is_written(tmp_path: Path) -> None:
     plot(rows(0.1), tmp_path / "soak.png")
     assert (tmp_path / "soak.png").stat().st_size > 10_000

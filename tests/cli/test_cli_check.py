@@ -94,6 +94,7 @@ def test_good_models_are_timed_and_described(project: Path, capfd: pytest.Captur
     assert found["broker"] == {"own": True}
 
 
+@pytest.mark.slow
 def test_isolated_models_are_tried_in_processes_of_their_own(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     extra = "".join(f'models.{name}.isolation = "process"\n' for name in ("good", "dies"))
     code, found = report(capfd, config(project, "good", "dies", extra=extra), "--sample", "rows.json")
@@ -110,6 +111,7 @@ def test_a_model_without_a_sample_is_only_loaded(project: Path, capfd: pytest.Ca
     assert "give one with --sample FILE" in out
 
 
+@pytest.mark.slow
 def test_bad_models_are_told_and_hide_no_other(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     functions = ("breaks", "short", "nan", "dies", "nowhere", "good")
     code, found = report(capfd, config(project, *functions), "--sample", "rows.json")
@@ -123,6 +125,7 @@ def test_bad_models_are_told_and_hide_no_other(project: Path, capfd: pytest.Capt
     assert problems["good@1"] == ""
 
 
+@pytest.mark.slow
 def test_whatever_a_model_does_when_it_is_asked_is_told_in_words(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,7 @@ def test_an_error_of_the_user_is_told_in_words(capfd: pytest.CaptureFixture[str]
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "loading")
     (tmp_path / "waiting.py").write_text("open('loading', 'w').write('now')\nimport signal\nsignal.pause()\n")

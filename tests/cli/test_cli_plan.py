@@ -36,11 +36,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_pack_and_verify(place: Path) -> None:
     code, said = call("verify", place / "x.plan", place / "model.joblib", "--trust-pickle", "--store", place / "s")
     assert (code, said) == (0, "equal on 200 rows: decision_function, predict, predict_proba\n")
 
 
+@pytest.mark.slow
 def test_verify_tells_the_first_difference(place: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join(json.dumps(text) for text in DOCUMENTS), "utf-8")
@@ -95,6 +97,7 @@ def test_stats_of_the_plans_of_a_pool(place: Path, tmp_path: Path) -> None:
     assert "2 plans take the same rows" in call(*words)[1]
 
 
+@pytest.mark.slow
 def test_the_store(place: Path, tmp_path: Path) -> None:
     folder = tmp_path / "s"
     assert call("pack", place / "model.joblib", "--trust-pickle", "-o", tmp_path / "x.plan", "--store", folder)[0] == 0

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from streamserve.cli.entry import app
@@ -30,6 +31,7 @@ def test_the_counts_as_json() -> None:
     assert told["premises"]["one terminal record"] >= 50
 
 
+@pytest.mark.slow
 def test_a_failure_is_told_as_a_story_and_can_be_played_again(tmp_path: Path) -> None:
     fault, saved = ("--fault", "versions-mixed-up"), str(tmp_path / "plan.json")
     code, output = simulate("--seeds", "5", *fault, "--out", saved)

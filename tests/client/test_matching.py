@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ def test_early_records_are_kept_only_while_something_is_on_its_way() -> None:
     assert matcher._early == {}
 
 
+@pytest.mark.slow
 def test_memory_is_bounded() -> None:
     matcher: Matcher[str] = Matcher()
     for offset in range(3 * matching.REMEMBERED):

@@ -233,6 +233,7 @@ async def test_rows_of_another_form_are_refused_without_a_call(recorded: Recorde
     assert result.times.rows == 0
 
 
+@pytest.mark.slow
 async def test_a_process_that_ends_on_a_row_is_waited_for(recorded: Recorded) -> None:
     result, _ = await recorded.replay("ends_on_sevens", span=span_of("5", "9", 0), limits=Limits())
     assert (result.comparison.requests, result.comparison.answered) == (4, 3)
@@ -306,6 +307,7 @@ async def test_what_was_done_is_reported_when_it_is_broken_off(
     assert result.done == 0.3
 
 
+@pytest.mark.slow
 async def test_a_model_that_only_ends_is_given_up_with_a_report(recorded: Recorded) -> None:
     async with candidate("always_ends", limits=Limits()) as model:
         assert isinstance(model, Candidate)

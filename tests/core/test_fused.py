@@ -236,6 +236,7 @@ def test_a_queue_is_bounded_by_the_bytes_of_its_bodies_too() -> None:
     assert w.outcome(6) == ("expired", "shed")
 
 
+@pytest.mark.slow
 def test_bodies_are_let_go_behind_a_request_that_waits_long() -> None:
     w = world(run=lambda e: None if (e.inputs[:, 0] == 9).any() else finished(e), batching="none")
     w.feed(requests([b":9,9"], headers=(("ss-deadline-ms", b"50000"),)))

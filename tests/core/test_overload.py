@@ -28,6 +28,7 @@ def test_a_flood_from_the_first_request_on_is_met_too() -> None:
     assert case.good >= 0.75 * 2 * CAPACITY_PER_S
 
 
+@pytest.mark.slow
 def test_the_load_falls_and_all_is_well_again() -> None:
     falls_ms = 3_000
     source = Source(per_ms=lambda t: CAPACITY_PER_S / 1000 * (5 if t < falls_ms else 0.5))
@@ -36,6 +37,7 @@ def test_the_load_falls_and_all_is_well_again() -> None:
         assert case.good_by_second[second] >= 0.95 * 0.5 * CAPACITY_PER_S
 
 
+@pytest.mark.slow
 def test_a_higher_priority_is_shed_last() -> None:
     urgent = Source(per_ms=steady(0.5 * CAPACITY_PER_S), headers=(("ss-priority", b"5"),))
     plain = Source(per_ms=steady(4 * CAPACITY_PER_S))
@@ -46,6 +48,7 @@ def test_a_higher_priority_is_shed_last() -> None:
     assert batch.good <= 0.1 * plain.good
 
 
+@pytest.mark.slow
 def test_a_flood_of_one_key_leaves_the_others_alone() -> None:
     quiet = [Source(per_ms=steady(0.1 * CAPACITY_PER_S), key=b"quiet-%d" % i) for i in range(4)]
     flood = Source(per_ms=steady(8 * CAPACITY_PER_S), key=b"flood")

@@ -268,6 +268,7 @@ def fenced_service(log: MemoryLog, stage: CopyStage) -> tuple[RoleService, Fence
     return service, fences, group
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shut_out", [False, True])
 async def test_a_lost_partition_is_taken_anew_while_the_group_says_that_it_is_ours(
     shut_out: bool, monkeypatch: pytest.MonkeyPatch

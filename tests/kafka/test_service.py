@@ -396,6 +396,7 @@ async def test_offsets_below_the_start_of_the_log_begin_at_its_start() -> None:
     assert written(log) == [b"c", b"d"]
 
 
+@pytest.mark.slow
 async def test_a_member_that_was_thrown_out_writes_nothing_once_its_lease_is_over() -> None:
     log = MemoryLog(dict.fromkeys(ALL, 1))
     stage = CopyStage()

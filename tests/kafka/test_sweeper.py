@@ -252,6 +252,7 @@ async def test_a_sweep_that_cannot_read_goes_on_when_it_can(monkeypatch: pytest.
     assert FailsAtFirst.failures == 0
 
 
+@pytest.mark.slow
 async def test_what_was_answered_before_is_not_answered_again() -> None:
     world = World(partitions=1)
     world.send(LEAST_SKIPPED, 0, old=True)
@@ -268,6 +269,7 @@ async def test_what_was_answered_before_is_not_answered_again() -> None:
     assert max(Counter(ref for ref, *_ in world.records()).values()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [1, 3])
 async def test_a_successor_goes_on_where_the_sweep_was(stops: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from streamserve.kafka import sweeper
@@ -287,6 +289,7 @@ async def test_a_successor_goes_on_where_the_sweep_was(stops: int, monkeypatch: 
     assert max(Counter(ref for ref, *_ in world.records()).values()) == 1
 
 
+@pytest.mark.slow
 async def test_a_small_backlog_is_not_passed_over() -> None:
     world = World(partitions=1)
     world.send(LEAST_SKIPPED - 10, 0, old=True)
@@ -300,6 +303,7 @@ async def test_a_small_backlog_is_not_passed_over() -> None:
     assert not seen
 
 
+@pytest.mark.slow
 async def test_a_backlog_without_anything_fresh_is_not_passed_over() -> None:
     """Old is measured from the newest record, not by a clock that may be wrong."""
     world = World(partitions=1)

@@ -65,6 +65,7 @@ def agrees(plan: Plan, model: Any, rows: Any = None) -> None:
     assert found is None, found.words()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaler", SCALERS)
 def test_every_scaler(scaler: str) -> None:
     for model, labels in (LINEAR["softmax"], TREES["forest"]):
@@ -240,6 +241,7 @@ def test_a_text_column_that_holds_no_text_is_refused_alone() -> None:
     assert plan.run(rows).refused == {3: "a text is needed, this is NoneType"}
 
 
+@pytest.mark.slow
 def test_one_hot_that_becomes_dense_is_made_dense() -> None:
     fitted = encoded(handle_unknown="ignore")
     plan, without = planned(fitted), planned(fitted, disabled=["dense-encode"])

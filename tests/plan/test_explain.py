@@ -33,6 +33,7 @@ def test_every_rule_that_fired_is_told_with_the_graph_after_it() -> None:
     assert "fused up to 1 rows, fused up to 10 rows, fused up to 1000 rows" in text
 
 
+@pytest.mark.slow
 def test_a_packed_plan_tells_its_rules_and_black_boxes(tmp_path: Path) -> None:
     plan = compile_plan(fitted(clone(VECTORISERS["word"]), DummyClassifier()))
     pack(plan, tmp_path / "x.plan", Store(tmp_path / "s"))

@@ -36,6 +36,7 @@ def compiled() -> int:
     )
 
 
+@pytest.mark.slow
 def test_kernels_do_not_grow_with_models_and_nothing_is_compiled_by_requests() -> None:
     warm()
     first = compile_plan(fitted(clone(VECTORISERS["word"])))
@@ -123,6 +124,7 @@ def test_colliding_hashes_change_nothing() -> None:
     assert compile_plan(model, rows=rows).decision_function(rows).tolist() == model.decision_function(rows).tolist()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_requests() -> None:
     plan = laid_out(import_fitted(fitted(clone(VECTORISERS["union"]))).graph)
 

@@ -62,6 +62,7 @@ ALL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [*ALL, *(("texts", name) for name in TEXTS)])
 def test_the_answers_are_the_originals(kind: str, name: str) -> None:
     plan, model = made(kind, name)

@@ -67,6 +67,7 @@ def vectorised(request: pytest.FixtureRequest) -> tuple[Plan, Any]:
     return compile_plan(model), model
 
 
+@pytest.mark.slow
 @given(rows=batches)
 @settings(max_examples=examples(60))
 def test_any_text_through_any_vectoriser(vectorised: tuple[Plan, Any], rows: list[str]) -> None:
@@ -83,6 +84,7 @@ def test_the_operators_mean_the_same_before_any_rule(vectorised: tuple[Plan, Any
         assert evaluate(plan.imported, rows)["decision_function"].tolist() == model.decision_function(rows).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head(head: str) -> None:
     estimator, labels = HEADS[head]

@@ -219,6 +219,7 @@ def test_a_process_answers_as_a_thread_does(isolated: Callable[..., IsolatedRunt
             same(in_process.predict(batch(first, rows)), plain_outputs(in_thread.predict(batch(first, rows))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f8", "i1", "u8", ">i4", "?", "U5", "M8[s]"])
 def test_arrays_of_any_plain_type_go_and_come(isolated: Callable[..., IsolatedRuntime], dtype: str) -> None:
     sent = np.arange(24).reshape(6, 4).astype(dtype)[:, ::2]
@@ -434,6 +435,7 @@ def test_no_process_survives_a_worker_that_is_killed(app: Path, *, busy: bool) -
 # -- in a worker
 
 
+@pytest.mark.slow
 def test_a_workers_runner_tells_who_is_away_and_blames_no_process(isolated: Callable[..., IsolatedRuntime]) -> None:
     asyncio.run(_away(isolated))
 

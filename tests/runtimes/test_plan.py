@@ -8,7 +8,6 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
-import skops.io
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -19,6 +18,7 @@ from streamserve.plan.store import Store
 from streamserve.runtimes import ModelSpec, load
 from streamserve.runtimes.plan import PlanRuntime
 from streamserve.runtimes.sklearn import SklearnRuntime
+from streamserve.skops_io import skops_io
 from tests.plan.texts import DOCUMENTS, VECTORISERS, fitted
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -38,10 +38,11 @@ def model() -> Any:
 @pytest.fixture(params=["skops", "joblib"])
 def file(request: pytest.FixtureRequest, model: Any, tmp_path: Path) -> Path:
     path = tmp_path / f"model.{request.param}"
-    (skops.io.dump if request.param == "skops" else joblib.dump)(model, path)
+    (skops_io().dump if request.param == "skops" else joblib.dump)(model, path)
     return path
 
 
+@pytest.mark.slow
 def test_the_same_answers_as_without(file: Path) -> None:
     trust = file.suffix == ".joblib"
     plan = load(spec(str(file), runtime="plan", trust_pickle=trust))
@@ -66,6 +67,7 @@ def test_nothing_is_compiled_unasked(model: Any) -> None:
 IMPORTED = fitted(clone(VECTORISERS["word"]))
 
 
+@pytest.mark.slow
 def test_a_row_that_is_no_text_is_refused_alone(model: Any) -> None:
     outputs = PlanRuntime(model, spec("m")).predict(np.array(["good", None, "bad"], dtype=object))
     assert outputs.row_errors == {1: "a text is needed, this is NoneType"}
@@ -93,6 +95,7 @@ def test_what_cannot_be_compiled_names_the_model() -> None:
         PlanRuntime(LogisticRegression(), spec("here"))
 
 
+@pytest.mark.slow
 def test_its_sample_is_a_text(model: Any) -> None:
     runtime = PlanRuntime(model, spec("m"))
     sample = runtime.sample()

@@ -340,6 +340,7 @@ def test_an_error_of_the_user_at_the_start_is_told_in_its_words(tmp_path: Path) 
     run(case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "error"), [(7, StreamserveError), (1, StreamserveError), (4, BrokerError)])
 def test_a_start_that_fails_again_and_again_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[StreamserveError]

@@ -9,9 +9,9 @@ from typing import Any
 
 import joblib
 import sklearn
-import skops.io
 
 from streamserve.errors import ImportRefused, PlanDamaged
+from streamserve.skops_io import skops_io
 
 SKOPS, JOBLIB = "skops", "joblib"
 
@@ -20,8 +20,9 @@ def dump(estimator: Any, origin: str, *, trust_pickle: bool) -> tuple[str, bytes
     """(form, bytes). Raises `ImportRefused` for one that only a pickle can hold, unless that is trusted."""
     words = ""
     try:
-        data = skops.io.dumps(estimator)
-        untrusted = skops.io.get_untrusted_types(data=data)
+        skops = skops_io()
+        data = skops.dumps(estimator)
+        untrusted = skops.get_untrusted_types(data=data)
         if not untrusted:
             return SKOPS, data
         words = f"it holds types that are not known to be safe: {', '.join(sorted(untrusted))}"
@@ -58,6 +59,6 @@ def undump(form: str, data: bytes, where: str, versions: Mapping[str, str], *, t
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return skops.io.loads(data) if form == SKOPS else joblib.load(io.BytesIO(data))
+            return skops_io().loads(data) if form == SKOPS else joblib.load(io.BytesIO(data))
     except Exception as broken:
         raise PlanDamaged(f"{where}: its black box cannot be loaded: {type(broken).__name__}: {broken}") from broken

@@ -19,6 +19,7 @@ from streamserve.core.selection.stack import Stack
 from streamserve.core.selection.static import Static
 from streamserve.errors import ConfigError, ContractError
 from streamserve.testing.policy_checks import MODELS, POLICY_LAWS, PolicyLaw, outcome_of
+from tests.effort import check_law
 
 SETS = ConfidenceRules(coverage=0.9)
 CLASSES = ("0", "1", "2")
@@ -52,7 +53,7 @@ def outcome(
 @pytest.mark.parametrize("law", POLICY_LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("inner", INNER)
 def test_every_law_of_a_policy_holds_with_confidence_around_it(law: PolicyLaw, inner: str) -> None:
-    law(confident(INNER[inner]))
+    check_law(law, confident(INNER[inner]))
 
 
 def test_a_policy_without_a_state_learns_confidence_alone() -> None:

@@ -26,6 +26,7 @@ from streamserve.testing.policy_checks import (
     law_distribution_is_exact,
     law_models_may_change,
 )
+from tests.effort import check_law
 
 MODELS = ("a@1", "b@1", "c@1", "d@1")
 #: A probability is a multiple of 2**-32.
@@ -52,7 +53,7 @@ OTHER_NUMBERS = {law_any_number_of_models, law_distribution_is_exact, law_models
     ids=lambda policy: f"{policy.name} {policy.limits}",
 )
 def test_a_guarded_policy_is_a_policy(policy: Policy, law: PolicyLaw) -> None:
-    law(policy)
+    check_law(law, policy)
 
 
 losses = st.lists(st.floats(0.0, 1e6), min_size=4, max_size=4)

@@ -31,6 +31,7 @@ def learnt(policy: KeepsLinear, state: object, x: np.ndarray, model: int, loss: 
     return policy.learn(state, outcome)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_linucb_asks_the_model_that_mabwiser_asks_on_ten_thousand_steps() -> None:
     """The same constant 1 behind the features, the same centred rewards."""

@@ -42,6 +42,7 @@ from streamserve.testing.policy_checks import (
     law_models_may_change,
     outcome_of,
 )
+from tests.effort import check_law
 
 BUILT_IN = [
     Static(),
@@ -76,15 +77,15 @@ OF_OTHER_MODELS = {law_distribution_is_exact, law_models_may_change, law_any_num
 @pytest.mark.parametrize("law", POLICY_LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("policy", BUILT_IN, ids=repr)
 def test_law(policy: Policy, law: PolicyLaw) -> None:
-    law(policy)
+    check_law(law, policy)
 
 
 @pytest.mark.parametrize(
     "law", [law for law in POLICY_LAWS if law not in OF_OTHER_MODELS], ids=lambda law: law.__name__
 )
 def test_law_for_static_weights(law: PolicyLaw) -> None:
-    law(Static(weights={"a": 3, "c@1": 1}))
-    law(AB(shares={"a": 3, "c@1": 1, "b": 0}))
+    check_law(law, Static(weights={"a": 3, "c@1": 1}))
+    check_law(law, AB(shares={"a": 3, "c@1": 1, "b": 0}))
 
 
 @pytest.mark.slow
@@ -348,6 +349,7 @@ def test_exp3_recovers_from_a_failure_in_the_middle() -> None:
     assert regret.sum() < 1_000
 
 
+@pytest.mark.slow
 def test_exp3_with_a_half_life_recovers() -> None:
     weights, regret = run(Exp3(eta=0.05, gamma=0.02, half_life_events=2_000), seed=3)
     assert weights[FAILS_AT + 1000 : MENDED_AT, 0].mean() < 0.15

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from streamserve.testing.simulator.draw import draw
 from streamserve.testing.simulator.run import run
 
@@ -28,6 +30,7 @@ def told(hash_seed: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_does_not_depend_on_the_process() -> None:
     first = told("1")
     assert first.count("\n") == len(SEEDS.split())

@@ -24,6 +24,7 @@ def fails(plan: Plan) -> bool:
     return BROKEN in run(plan, MUTANT.plant).failures
 
 
+@pytest.mark.slow
 def test_what_is_left_fails_still_and_is_told() -> None:
     plan = next(plan for plan in (draw(seed, 200) for seed in range(20)) if fails(plan))
     small, tried = shrink(plan, fails, most_runs=150)
