@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 # Started in the background of a shell, this process ignores Ctrl-C, and so would those that it starts.
@@ -22,3 +23,14 @@ def pytest_collection_finish() -> None:
     """What is imported stays: the collector need not walk it again in every test."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In several processes, what may take longest begins first: none is left with it at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: -_most_seconds(item))
+
+
+def _most_seconds(item: pytest.Item) -> float:
+    bound = item.get_closest_marker("timeout")
+    return float(bound.args[0]) if bound is not None and bound.args else 0.0
