@@ -68,3 +68,8 @@ class AppRules:
     epoch_delay_ms: int = 250
     """A state holds for requests appended at least this long after it."""
     bounds: Bounds = Bounds()  # noqa: RUF009  (frozen)
+
+    @property
+    def shortest_budget_ms(self) -> int:
+        """Of the routes' deadlines."""
+        return min((route.deadline_ms for route in self.routes), default=self.max_deadline_ms)

@@ -62,7 +62,8 @@ class AppSettings(Section):
         default=15,
         ge=0,
         le=60_000,
-        description="Predictions are written this long before the deadline, to arrive in time.",
+        description="Predictions are written at least this long before the deadline, to arrive in time; longer while "
+        "records of late took longer to get into the log, up to half of the shortest deadline of a route.",
     )
     epoch_delay_ms: Int = Field(
         default=250,

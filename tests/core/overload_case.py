@@ -41,6 +41,8 @@ class Overload:
     row_ms: float = 0.5
     weights: Sequence[float] = ()
     seconds: float = 6.0
+    way_ms: int = 1
+    """From the decision to the append."""
     good: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     shed: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -62,7 +64,7 @@ class Overload:
 
     def run(self) -> Overload:
         self.stage.handle(assigned(0), START_MS)
-        acks: list[tuple[int, int]] = []
+        acks: list[tuple[int, Produced]] = []
         ends_ms = int(self.seconds * 1000)
         for t in range(ends_ms + 2 * DEADLINE_MS):
             effects = self._arrive(t) if t % FETCH_EVERY_MS == 0 and t < ends_ms else []
@@ -72,8 +74,8 @@ class Overload:
                 outputs = Outputs(labels=np.zeros(len(run.inputs)))
                 done = BatchFinished(batch=run.batch, outputs=outputs, duration_ms=took_ms)
                 effects += self.stage.handle(BatchesFinished(batches=(done,)), START_MS + t)
-            for token in [token for at, token in acks if at <= t]:
-                effects += self.stage.handle(Produced(token=token), START_MS + t)
+            for produced in [produced for at, produced in acks if at <= t]:
+                effects += self.stage.handle(produced, START_MS + t)
             acks = [entry for entry in acks if entry[0] > t]
             deadline = self.stage.next_deadline_ms()
             if deadline is not None and deadline <= START_MS + t:
@@ -96,7 +98,7 @@ class Overload:
             effects += self.stage.handle(event, START_MS + t)
         return effects
 
-    def _perform(self, effect: Effect, t: int, acks: list[tuple[int, int]]) -> None:
+    def _perform(self, effect: Effect, t: int, acks: list[tuple[int, Produced]]) -> None:
         match effect:
             case RunBatch():
                 n = len(effect.inputs)
@@ -104,22 +106,25 @@ class Overload:
                 self._busy_until = max(self._busy_until, t) + took_ms
                 self._running.append((self._busy_until, self._busy_until - t, effect))
             case EmitDeadLetters():
-                acks.append((t + 2, effect.token))
+                acks.append(self._appended(t, effect.token))
             case EmitPredictions():
-                acks.append((t + 2, effect.token))
+                acks.append(self._appended(t, effect.token))
                 block = effect.predictions
                 for offset, outcome, answered in zip(
                     block.offsets.tolist(), block.outcome.tolist(), block.answered.tolist(), strict=True
                 ):
                     source, sent = self._of[offset]
                     self.reasons[str(Outcome(outcome))] += 1
-                    if outcome in (Outcome.OK, Outcome.PARTIAL) and t + 1 - sent <= DEADLINE_MS:
+                    if outcome in (Outcome.OK, Outcome.PARTIAL) and t + self.way_ms - sent <= DEADLINE_MS:
                         self.good += 1
                         source.good += 1
                         self.good_by_second[t // 1000] += 1
                         self.members_by_second[t // 1000] += answered.bit_count()
             case Count() if effect.what == "shed":
                 self.shed[effect.model, effect.label] += effect.n
+
+    def _appended(self, t: int, token: int) -> tuple[int, Produced]:
+        return t + self.way_ms + 1, Produced(token=token, append_ms=START_MS + t + self.way_ms)
 
     @property
     def sent(self) -> int:

@@ -40,6 +40,7 @@ from streamserve.core.events import (
     Tick,
 )
 from streamserve.core.fast import distinct, every, indices, lowest, some
+from streamserve.core.headroom import Headroom
 from streamserve.core.messages import I64, Answers, Flags, Predictions, Requests
 from streamserve.core.owned import Owned
 from streamserve.core.routes import AppRules
@@ -72,10 +73,13 @@ class AggregatorStage:
         epochs: EpochTable,
         codecs: Mapping[str, InputCodec],
         admission: Admission | None = None,
+        *,
+        headroom: Headroom | None = None,
     ) -> None:
         self._rules = rules
         self._epochs = epochs
         self._admission = admission or Admission(rules, epochs)
+        self._headroom = headroom or Headroom(rules.guard_ms, rules.shortest_budget_ms)
         self._window = Window(rules.routes, rules.max_deadline_ms)
         self._settling = Settling(rules, self._window, epochs, codecs)
         self._deciding = Deciding(rules, self._window, self._settling)
@@ -100,6 +104,7 @@ class AggregatorStage:
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
+        self._headroom.heard(event)
         match event:
             case RequestsFetched():
                 self._take(event.requests, now_ms, effects)
@@ -128,6 +133,7 @@ class AggregatorStage:
             self._settle_early(now_ms, effects)
         self._settle_due(now_ms, effects)
         self._window.drop_done()
+        self._headroom.emitted(effects, now_ms)
         return effects
 
     def next_deadline_ms(self) -> int | None:
@@ -140,7 +146,7 @@ class AggregatorStage:
             soonest = self._soonest_ms
         due = self._first_early_ms()
         if soonest != NEVER_MS:
-            due = min(due, soonest - self._rules.guard_ms)
+            due = min(due, soonest - self._headroom.guard_ms)
         return None if due == NEVER_MS else due
 
     def _first_early_ms(self) -> int:
@@ -239,7 +245,7 @@ class AggregatorStage:
             at = table.at(handles)
             deadline = table["deadline_ms"][at]
             self._soonest_ms = min(self._soonest_ms, lowest(deadline))
-            table["late_on_arrival"][at] = deadline - self._rules.guard_ms <= now_ms
+            table["late_on_arrival"][at] = deadline - self._headroom.guard_ms <= now_ms
             if admitted.errors:
                 self._touched.append(handles[table["error"][at] != NO_ERROR])
         if self._early_rows:
@@ -332,10 +338,10 @@ class AggregatorStage:
             self._settle(Due(at=at, early=np.ones(len(at), np.bool_)), now_ms, effects)
 
     def _settle_due(self, now_ms: int, effects: list[Effect]) -> None:
-        if now_ms < self._soonest_ms - self._rules.guard_ms:
+        if now_ms < self._soonest_ms - self._headroom.guard_ms:
             return
         table = self._window.table
-        due = ~table["settled"] & (table["deadline_ms"] - self._rules.guard_ms <= now_ms)
+        due = ~table["settled"] & (table["deadline_ms"] - self._headroom.guard_ms <= now_ms)
         if not some(due):
             return
         for partition in self._catching_up:

@@ -28,6 +28,7 @@ from streamserve.core.events import (
     Tick,
 )
 from streamserve.core.fast import every, indices, some
+from streamserve.core.headroom import Headroom
 from streamserve.core.messages import Answers
 from streamserve.core.routes import AppRules
 from streamserve.core.slicing import take_answers, unwritten_answers
@@ -48,8 +49,9 @@ class FusedStage:
         admission = Admission(rules, epochs)
         self._learns = {route.name for route in rules.routes if route.learns}
         self._epochs = epochs
-        self._worker = WorkerStage(rules, models, codecs, epochs, admission, settles=False)
-        self._aggregator = AggregatorStage(rules, epochs, codecs, admission)
+        headroom = Headroom(rules.guard_ms, rules.shortest_budget_ms)
+        self._worker = WorkerStage(rules, models, codecs, epochs, admission, headroom=headroom, settles=False)
+        self._aggregator = AggregatorStage(rules, epochs, codecs, admission, headroom=headroom)
         self._late: dict[int, Answers] = {}
         self._next_late = -1
 

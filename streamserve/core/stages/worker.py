@@ -40,6 +40,7 @@ from streamserve.core.events import (
     Tick,
 )
 from streamserve.core.fast import distinct, every, has_bit, indices, some
+from streamserve.core.headroom import Headroom
 from streamserve.core.messages import I64, U64, Answers, Flags, Requests
 from streamserve.core.owned import Owned
 from streamserve.core.reasons import PRESENT, Missing
@@ -85,6 +86,7 @@ class WorkerStage:
         epochs: EpochTable,
         admission: Admission | None = None,
         *,
+        headroom: Headroom | None = None,
         settles: bool = True,
     ) -> None:
         """`settles` False: its answers are handed over in this process and somebody else settles its requests."""
@@ -92,6 +94,7 @@ class WorkerStage:
         self._settles = settles
         self._epochs = epochs
         self._admission = admission or Admission(rules, epochs)
+        self._headroom = headroom or Headroom(rules.guard_ms, rules.shortest_budget_ms)
         self._table = Table(_COLUMNS, lists=("keys", "values", "headers", "errors"))
         self._desks = {model: Desk(model_rules, self._table) for model, model_rules in models.items()}
         self._hosted = [
@@ -120,6 +123,7 @@ class WorkerStage:
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
+        self._headroom.heard(event)
         match event:
             case RequestsFetched():
                 self._take(event.requests, now_ms, effects)
@@ -144,6 +148,7 @@ class WorkerStage:
             case _:
                 raise TypeError(f"a worker stage takes no {type(event).__name__}")
         self._decide(now_ms, effects)
+        self._headroom.emitted(effects, now_ms)
         return effects
 
     def _decide(self, now_ms: int, effects: list[Effect]) -> None:
@@ -354,12 +359,13 @@ class WorkerStage:
 
     def _cut(self, desk: Desk, now_ms: int, effects: list[Effect]) -> None:
         backlog = sum(self._lag.values())
-        answered = self._answering.cut(desk, now_ms, self._rules.guard_ms, backlog, effects)
+        answered = self._answering.cut(desk, now_ms, self._headroom.guard_of_calls_ms, backlog, effects)
         self._emit_all(answered, now_ms, effects)
 
     def _finish(self, batch: BatchFinished, now_ms: int, effects: list[Effect]) -> None:
         for desk in self._desks.values():
             if desk.running is not None and desk.running.number == batch.batch:
+                self._headroom.noticed(desk.running.started_ms, batch.duration_ms, now_ms)
                 self._emit_all(self._answering.finish(desk, batch, now_ms, effects), now_ms, effects)
                 return
 
