@@ -15,17 +15,21 @@ from benchmarks.play import F64
 from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution, Policy, pick
+from streamserve.core.selection.pooling import ReadsFeatures
 from streamserve.core.selection.registry import POLICIES
 from streamserve.testing.policy_checks import outcome_of
 
 _LEARNING = [name for name in POLICIES if name not in ("static", "ab")]
+#: Eight numbers come with each request.
+_FEATURES = "0.1,0.9,0.4,0.2,0.7,0.3,0.8,0.5"
+_FEATURED: dict[str, Policy] = {name: POLICIES[name](features=8) for name in ("linucb", "squarecb")}
 
 
 def speed(seeds: int) -> Iterator[Figure]:
     del seeds
     offsets, partition = np.arange(500), np.zeros(500, np.int64)
     for name in POLICIES:
-        policy: Policy = POLICIES[name]()
+        policy = _FEATURED.get(name) or POLICIES[name]()
         state, found = _learnt(policy)
         one = _times(lambda found=found: pick(found, partition[:1], offsets[:1], 7), 2_000)
         yield Figure(
@@ -41,15 +45,20 @@ def speed(seeds: int) -> Iterator[Figure]:
             values=(float(np.median(many)) * 1e6 / 500,),
             limit=1.0,
         )
-        made = _times(lambda policy=policy, state=state: policy.distribution(state, MODELS), 300)
-        yield Figure(section="speed", what=f"{name}: a new state, µs", values=(float(np.median(made)) * 1e6,))
+        made = _times(lambda policy=policy, state=state: _distribution(policy, state), 300)
+        what = "a new request" if name in _FEATURED else "a new state"  # features decide each request anew
+        yield Figure(section="speed", what=f"{name}: {what}, µs", values=(float(np.median(made)) * 1e6,))
         if name not in _LEARNING:
             continue
         outcome = outcome_of({MODELS[0]: 1.0}, chosen=MODELS[:1], probability=0.5)
-        if name in ("hedge", "stack"):
+        if name in ("hedge", "stack", "exp4"):
             outcome = outcome_of(dict.fromkeys(MODELS, 1.0), chosen=MODELS)
         if name == "stack":
             outcome = _with_ten_classes(outcome)
+        if name == "exp4":
+            outcome = _with_a_reward(outcome)
+        if name in _FEATURED:
+            outcome = replace(outcome, decision=replace(outcome.decision, context=_FEATURES))
         started = time.thread_time()  # of one core: what others take of it is not ours
         for _ in range(20_000):
             state = policy.learn(state, outcome)
@@ -57,6 +66,20 @@ def speed(seeds: int) -> Iterator[Figure]:
         yield Figure(
             section="speed", what=f"{name}: outcomes learnt, /s a core", values=(rate,), limit=50_000.0, at_least=True
         )
+
+
+def _with_a_reward(outcome: OutcomeRecord) -> OutcomeRecord:
+    """The same, but only a reward came, for an answer that three of the models gave."""
+    losses = {model: outcome.losses[model] for model in MODELS[:3]}
+    members = {model: [int(model not in losses)] for model in MODELS}
+    decision = replace(outcome.decision, members=members, served_probability=0.7)
+    return replace(outcome, decision=decision, losses=losses, has_label=False, label=None)
+
+
+def _distribution(policy: Policy, state: object) -> Distribution:
+    if isinstance(policy, ReadsFeatures):
+        return policy.distribution_at(state, MODELS, tuple(map(float, _FEATURES.split(","))))
+    return policy.distribution(state, MODELS)
 
 
 def _with_ten_classes(outcome: OutcomeRecord) -> OutcomeRecord:
@@ -84,13 +107,16 @@ def _learnt(policy: Policy) -> tuple[object, Distribution]:
     state = policy.initial(MODELS)
     for turn in range(300):
         losses = {model: float(turn * (place + 1) % 7 < place) for place, model in enumerate(MODELS)}
-        state = policy.learn(state, outcome_of(losses, chosen=MODELS, offset=turn))
-    return state, policy.distribution(state, MODELS)
+        outcome = outcome_of(losses, chosen=MODELS, offset=turn)
+        if isinstance(policy, ReadsFeatures):
+            outcome = replace(outcome, decision=replace(outcome.decision, context=_FEATURES))
+        state = policy.learn(state, outcome)
+    return state, _distribution(policy, state)
 
 
 def draws(seeds: int, n: int = 100_000) -> Iterator[Figure]:
     for name in POLICIES:
-        policy: Policy = POLICIES[name]()
+        policy = _FEATURED.get(name) or POLICIES[name]()
         _, found = _learnt(policy)
         if len(found.masks) == 1:
             continue

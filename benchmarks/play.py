@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from streamserve.core.combining import MemberRows, combine, served_probability
 from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.records import OutcomeRecord
-from streamserve.core.selection.base import Policy, pick, salt_of
+from streamserve.core.selection.base import Policy, draw, pick, salt_of
 from streamserve.testing.policy_checks import outcome_of
 
 F64 = NDArray[np.float64]
@@ -48,10 +49,14 @@ def play(
     delay: int = 0,
     told: F64 | None = None,
     labels: NDArray[np.int64] | None = None,
+    served: NDArray[np.int64] | None = None,
 ) -> Played:
     """Each query is decided by the state published last; its losses are learnt `delay` queries later.
 
     `told`: `[queries, models, classes]`, `labels`: `[queries]`, for policies that learn from probabilities.
+
+    `served`: `[queries, models]`, what each model says, for policies that draw which answer serves (then its weight in
+    what is returned is 1): they learn from the reward of that answer alone.
 
     `losses`: `[queries, models]`. `answers`: `[queries, models]`, false where a model would not answer; None: all do.
     """
@@ -76,6 +81,8 @@ def play(
             probability=int(drawn[0]) / PROBABILITY_ONE,
             offset=query,
         )
+        if served is not None:
+            outcome, weights[query] = _rewarded(outcome, served[query], weights[query], models)
         if told is not None and labels is not None:
             outcome = _telling(outcome, told[query, seen], int(labels[query]), [models[bit] for bit in seen])
         waiting.append(outcome)
@@ -89,3 +96,28 @@ def _telling(outcome: OutcomeRecord, probabilities: F64, label: int, models: lis
     rows = {model: [row] for model, row in zip(models, probabilities.tolist(), strict=True)}
     classes = tuple(map(str, range(probabilities.shape[-1])))
     return replace(outcome, label=label, decision=replace(outcome.decision, probabilities=rows, classes=classes))
+
+
+def _rewarded(
+    outcome: OutcomeRecord, said: NDArray[np.int64], weights: F64, models: tuple[str, ...]
+) -> tuple[OutcomeRecord, F64]:
+    """The outcome of one drawn answer that was rewarded, and all weight on the model that was drawn."""
+    place = np.array([outcome.offset], np.int64)
+    drawn = draw(np.zeros(1, np.int64), place, salt_of("benchmark", "served")) / PROBABILITY_ONE
+    members = [
+        MemberRows(present=np.ones(1, np.bool_), labels=said[k : k + 1], probabilities=None, classes=None)
+        for k in range(len(models))
+    ]
+    shares, there = weights[None, :], np.ones((1, len(models)), np.bool_)
+    answer = combine("drawn", shares, members, drawn)
+    probability = served_probability(shares, answer.agrees, there, np.array([0, 1]))
+    alike = [model for model, agrees in zip(models, answer.agrees[0].tolist(), strict=True) if agrees]
+    decision = replace(
+        outcome.decision,
+        members={model: [one] for model, one in zip(models, said.tolist(), strict=True)},
+        served_probability=float(probability[0]),
+    )
+    one = np.zeros(len(models))
+    one[models.index(alike[0])] = 1.0  # whichever of them was drawn, the answer is the same
+    losses = {model: outcome.losses[model] for model in alike}
+    return replace(outcome, decision=decision, losses=losses, has_label=False, label=None), one

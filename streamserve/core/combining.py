@@ -44,9 +44,12 @@ class Combined:
     """`[R]`: by how much weight the answer leads the next one; infinity where there is no contest."""
 
 
-def combine(rule: str, weights: F64, members: Sequence[MemberRows]) -> Combined:
-    """weights: `[R, members]`, >= 0. Members without weight still vote where nobody else is there."""
-    if len(members) == 1 and rule in ("vote", "best") and every(members[0].present):
+def combine(rule: str, weights: F64, members: Sequence[MemberRows], draws: F64 | None = None) -> Combined:
+    """weights: `[R, members]`, >= 0. Members without weight still vote where nobody else is there.
+
+    draws: `[R]` in [0, 1), only for the rule `drawn`, alike for all rows of a request: one member answers them.
+    """
+    if len(members) == 1 and rule in ("vote", "best", "drawn") and every(members[0].present):
         return _alone(members[0])
     present = np.stack([member.present for member in members], axis=1)
     shares = np.where(present, weights, 0.0)
@@ -65,8 +68,8 @@ def combine(rule: str, weights: F64, members: Sequence[MemberRows]) -> Combined:
         averaged = _mean(shares, members, present)
         if averaged is not None:
             return averaged
-    if rule == "best":
-        return _best(shares, members, present)
+    if rule in ("best", "drawn"):
+        return _best(shares, members, present) if draws is None else _drawn(shares, members, draws)
     return _vote(shares, members, present)
 
 
@@ -319,3 +322,34 @@ def _best(shares: F64, members: Sequence[MemberRows], present: Flags) -> Combine
         agrees=_agreement(members, labels),
         lead=shares[np.arange(len(shares)), winner],
     )
+
+
+def _drawn(shares: F64, members: Sequence[MemberRows], draws: F64) -> Combined:
+    """The answer of one member, drawn by the weights of those who answered: the first whose sum is above the draw."""
+    edges = np.cumsum(shares, axis=1)
+    winner = (draws[:, None] * edges[:, -1:] >= edges).sum(axis=1)
+    last = shares.shape[1] - 1 - (shares[:, ::-1] > 0.0).argmax(axis=1)
+    winner = np.minimum(winner, last)  # a draw of nearly 1 may round to the sum of all
+    labels = _taken(members, winner)
+    return Combined(
+        labels=labels,
+        probabilities=None,
+        classes=None,
+        agrees=_agreement(members, labels),
+        lead=np.zeros(len(shares)),
+    )
+
+
+def served_probability(weights: F64, agrees: Flags, present: Flags, row_starts: I64) -> F64:
+    """`[n]`: with which probability the rule `drawn` gives this answer to each of n requests, given who answered.
+
+    weights, present: `[n, members]`; agrees: `[R, members]`. Those who gave it count, in all rows, by their weight.
+    """
+    if len(agrees) != len(weights):
+        agrees = np.logical_and.reduceat(agrees, row_starts[:-1], axis=0)
+    shares = np.where(present, weights, 0.0)
+    total = shares.sum(axis=1)
+    alike = present.astype(np.float64)
+    shares = np.where((total > 0.0)[:, None], shares, alike)
+    probability: F64 = (shares * agrees).sum(axis=1) / np.maximum(shares.sum(axis=1), 1e-300)
+    return probability

@@ -16,7 +16,7 @@ _ROUNDING = 1e-9
 
 
 #: A member that is still missing may change such an answer whatever the others said.
-_OPEN = ("mean", "log_probability")
+_OPEN = ("mean", "log_probability", "drawn")
 
 
 class Deciding:

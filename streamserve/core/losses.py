@@ -6,7 +6,8 @@
   over the elements. Symmetric, free of units, never above 1, so no scale has to be configured.
 * Many rows: the mean over the rows. One label for a request of many rows holds for each of them.
 * A label informs every model that answered; a reward only the one that was served: the model that it names, else the
-  only one chosen, with loss `1 - reward`. A default that was served informs nobody.
+  only one chosen, with loss `1 - reward`. A default that was served informs nobody. Where the served answer was drawn
+  among those of several (combine rule `drawn`), a reward informs every model that gave just that answer.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def losses_of(
         asked = ", ".join(decision.chosen)
         return Unusable(reason="unknown_model", detail=f"model {feedback.model} was not asked; asked: {asked}")
     if not feedback.has_label:
-        return _reward_losses(decision, members, feedback.reward, named)
+        return _reward_losses(combine, decision, members, feedback.reward, named)
     if not members:  # nobody answered (expired, error): a label informs nobody
         return {}
     answers = {model: rows for model, rows in members.items() if named in (None, model) and _is_rows(rows)}
@@ -57,10 +58,12 @@ def _asked(name: str, chosen: Sequence[str]) -> str:
 
 
 def _reward_losses(
-    decision: Decision, members: Mapping[str, Label], reward: float | None, named: str | None
+    combine: str, decision: Decision, members: Mapping[str, Label], reward: float | None, named: str | None
 ) -> Mapping[str, float]:
     if reward is None or decision.outcome not in _REWARD_OUTCOMES:
         return {}
+    if combine == "drawn" and named is None:
+        return {model: 1.0 - reward for model, rows in members.items() if rows == decision.label}
     served = named or (decision.chosen[0] if len(decision.chosen) == 1 else None)
     return {served: 1.0 - reward} if served is not None and served in members else {}
 

@@ -107,6 +107,8 @@ class Decision:
     """What was not answered since it was not sure enough, one value per row."""
     context: str = ""
     """Of the request, with all its levels; or the vector that its route's policy reads."""
+    served_probability: float | None = None
+    """With which the answer that was given would be given; only where the route's rule draws it."""
 
     @property
     def answer(self) -> Label:

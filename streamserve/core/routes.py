@@ -10,7 +10,7 @@ from streamserve.core.contexts import GLOBAL, ContextRule
 from streamserve.core.selection.base import Policy
 from streamserve.core.selection.confident import Confident
 
-COMBINE_RULES = ("vote", "mean_probability", "log_probability", "mean", "best")
+COMBINE_RULES = ("vote", "mean_probability", "log_probability", "mean", "best", "drawn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

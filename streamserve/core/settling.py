@@ -10,12 +10,13 @@ from dataclasses import replace
 import numpy as np
 
 from streamserve.core.codec import InputCodec
-from streamserve.core.combining import Combined, MemberRows, combine
+from streamserve.core.combining import Combined, MemberRows, combine, served_probability
 from streamserve.core.epochs import EpochTable
 from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import (
     F64,
     I64,
+    PROBABILITY_ONE,
     U8,
     AnyArray,
     Choice,
@@ -30,6 +31,7 @@ from streamserve.core.outputs_of import default_rows, member_outputs, told_proba
 from streamserve.core.reasons import UNUSABLE, Missing, Outcome, Reason
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.rows import span_ms, starts_of
+from streamserve.core.selection.base import draw, salt_of
 from streamserve.core.slicing import take_predictions
 from streamserve.core.sureness import Said, sureness
 from streamserve.core.window import NO_ERROR, Due, Window, bits, member_words
@@ -108,8 +110,17 @@ class Settling:
         shares = weights[:, [bit for bit, _ in members]]
         if int(row_starts[-1]) != len(at):
             shares = np.repeat(shares, n_rows, axis=0)
-        combined = combine(self._rules.routes[route].combine, shares, [rows for _, rows in members])
+        rule, draws = self._rules.routes[route], None
+        if rule.combine == "drawn":
+            draws = np.repeat(self._draws(rule, at), n_rows)
+        combined = combine(rule.combine, shares, [rows for _, rows in members], draws)
         return combined, members, row_starts
+
+    def _draws(self, rule: Route, at: I64) -> F64:
+        """`[n]` in [0, 1): which member's answer is given, a function of the request's place alone."""
+        table = self._window.table
+        found = draw(table["partition"][at], table["offset"][at], salt_of(rule.name, rule.policy.name, "served"))
+        return found / PROBABILITY_ONE
 
     def _answered(self, at: I64, early: Flags, route: int, now_ms: int) -> list[Block]:
         table, rule = self._window.table, self._rules.routes[route]
@@ -133,6 +144,10 @@ class Settling:
             low = (confidence < rule.confidence_threshold) & ~late
         outputs = member_outputs(rule, combined, members, row_starts, low)
         told = told_probabilities(rule, combined, members, row_starts) if rule.tells_probabilities else ()
+        served = None
+        if rule.combine == "drawn":
+            there = np.stack([rows.present[row_starts[:-1]] for _, rows in members], axis=1)
+            served = served_probability(weights[:, [bit for bit, _ in members]], combined.agrees, there, row_starts)
         block = self._block(
             at,
             route,
@@ -149,6 +164,7 @@ class Settling:
             late=late,
             members=outputs,
             told=told,
+            served_probability=served,
             missing=self._missing(at, route, now_ms, early),
         )
         if not some(low):
@@ -295,6 +311,7 @@ class Settling:
         told: tuple[ToldProbabilities, ...] = (),
         agreement: F64 | None = None,
         said: Said | None = None,
+        served_probability: F64 | None = None,
     ) -> Predictions:
         table = self._window.table
         models = self._rules.routes[route].models if route >= 0 else ()
@@ -328,6 +345,7 @@ class Settling:
             agreement=agreement,
             state_age_ms=self._ages_ms(at, route),
             set_size=None if said is None else said.set_size,
+            served_probability=served_probability,
             extras=() if said is None else said.extras,
             queue_ms=table["queue_ms"][at],
             inference_ms=table["inference_ms"][at],
@@ -408,5 +426,6 @@ def _split_low(block: Predictions, at: I64, low: Flags, rule: Route) -> list[Blo
         labels=None if rule.abstains else default_rows(rule, int(part.row_starts[-1])),
         probabilities=part.probabilities if kept else None,
         classes=part.classes if kept else None,
+        served_probability=None,
     )
     return [*parts, (given, at[low])]

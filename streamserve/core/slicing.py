@@ -71,6 +71,7 @@ def take_predictions(block: Predictions, rows: I64, **changes: Any) -> Predictio
         agreement=None if block.agreement is None else block.agreement[rows],
         state_age_ms=None if block.state_age_ms is None else block.state_age_ms[rows],
         set_size=None if block.set_size is None else block.set_size[rows],
+        served_probability=None if block.served_probability is None else block.served_probability[rows],
         extras=tuple(
             NamedRows(name=extra.name, rows=extra.rows[gather], told=extra.told[rows]) for extra in block.extras
         ),

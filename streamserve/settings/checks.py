@@ -208,12 +208,19 @@ def _weights(config: RawConfig) -> Iterator[Mistake]:
             yield Mistake(path=path, words=f"{dotted(path)}: at least one {word} must be above 0")
 
 
-def _stacks(config: RawConfig) -> Iterator[Mistake]:
+_COMBINED_BY = {
+    "stack": ("log_probability", "stack weighs log-probabilities"),
+    "exp4": ("drawn", "exp4 draws which answer serves"),
+}
+
+
+def _combined_by(config: RawConfig) -> Iterator[Mistake]:
+    """Policies that learn of one combine rule only."""
     for route in config.names("routes"):
-        if config.policy(route) == "stack" and config.text("routes", route, "combine") != "log_probability":
+        rule, why = _COMBINED_BY.get(config.policy(route) or "", ("", ""))
+        if rule and config.text("routes", route, "combine") != rule:
             path: KeyPath = ("routes", route, "policy")
-            words = 'stack weighs log-probabilities; set combine = "log_probability"'
-            yield Mistake(path=path, words=f"{dotted(path)}: {words}")
+            yield Mistake(path=path, words=f'{dotted(path)}: {why}; set combine = "{rule}"')
 
 
 _READS_FEATURES = ("linucb", "squarecb")
@@ -327,7 +334,7 @@ _CHECKS = (
     _policies,
     _weights,
     _guards,
-    _stacks,
+    _combined_by,
     _contexts,
     _broker,
     _heartbeats,

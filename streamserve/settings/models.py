@@ -312,11 +312,12 @@ class RouteSettings(Section):
     guard: GuardSettings | None = None
     confidence: ConfidenceSettings | None = None
     contexts: ContextSettings | None = None
-    combine: Literal["vote", "mean_probability", "log_probability", "mean", "best"] = Field(
+    combine: Literal["vote", "mean_probability", "log_probability", "mean", "best", "drawn"] = Field(
         default="vote",
         description="`vote`: label with most weight; `mean_probability`: class with the highest mean probability; "
         "`log_probability`: the same of log-probabilities, as `stack` needs it; "
-        "`mean`: weighted mean of numbers; `best`: the answer of the heaviest model.",
+        "`mean`: weighted mean of numbers; `best`: the answer of the heaviest model; "
+        "`drawn`: the answer of one model, drawn by its weight, as `exp4` needs it.",
     )
     deadline_ms: Int = Field(default=100, ge=1, description="From append to prediction, where a request names none.")
     default: LabelValue = Field(default=None, description="Label given when no model answered in time; left out: none.")

@@ -36,6 +36,7 @@ _HALF_LIFE = "After this many outcomes a past %s counts half."
 _FEATURES = "How many numbers a context holds, commas between them."
 _Features = Annotated[Int, Field(ge=1, le=64)]
 _FLOOR = "Share of requests that explore: each model gets at least gamma / models of them."
+_DRAWN_FLOOR = "Share of answers that explore: each model serves at least gamma / models of them."
 
 
 class ABPolicy(_Policy):
@@ -108,6 +109,16 @@ class Exp3IXPolicy(_Policy):
     half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "loss")
 
 
+class Exp4Policy(_Policy):
+    """All models of the route are asked; the answer of one of them serves, drawn by weights that follow the losses
+    seen. Needs `combine = "drawn"`."""
+
+    name: Literal["exp4"] = Field(description="All models are asked; one's answer serves, drawn by its weight.")
+    eta: _Rate | None = Field(default=None, description="Learning rate: how fast weights follow losses.")
+    gamma: _Share | None = Field(default=None, description=_DRAWN_FLOOR)
+    half_life_events: _HalfLife | None = Field(default=None, description=_HALF_LIFE % "loss")
+
+
 class ThompsonPolicy(_Policy):
     """One model answers each request, drawn with the probability that it is the best."""
 
@@ -170,6 +181,7 @@ BUILT_IN = {
     "epsilon_greedy": EpsilonGreedyPolicy,
     "exp3": Exp3Policy,
     "exp3ix": Exp3IXPolicy,
+    "exp4": Exp4Policy,
     "thompson": ThompsonPolicy,
     "ucb": UCBPolicy,
     "linucb": LinUCBPolicy,
@@ -201,6 +213,7 @@ PolicySettings = Annotated[
     | Annotated[EpsilonGreedyPolicy, Tag("epsilon_greedy")]
     | Annotated[Exp3Policy, Tag("exp3")]
     | Annotated[Exp3IXPolicy, Tag("exp3ix")]
+    | Annotated[Exp4Policy, Tag("exp4")]
     | Annotated[ThompsonPolicy, Tag("thompson")]
     | Annotated[UCBPolicy, Tag("ucb")]
     | Annotated[LinUCBPolicy, Tag("linucb")]

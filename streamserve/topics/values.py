@@ -155,6 +155,10 @@ class PredictionParameters(Struct, frozen=True, kw_only=True, omit_defaults=True
         Annotated[float, Meta(ge=0)] | UnsetType,
         Meta(description="Classes in the set, or length of the interval, that holds the truth; the mean over rows."),
     ] = UNSET
+    served_probability: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | UnsetType,
+        Meta(description='Where `combine = "drawn"`: with which this answer was given, by those who answered.'),
+    ] = UNSET
     missing: Annotated[
         str | UnsetType, Meta(description="Chosen models without an answer, and why: `forest@1=late,mlp@2=shed`.")
     ] = UNSET

@@ -111,10 +111,14 @@ def _as_if(outcome: OutcomeRecord, chosen: list[str], probability: float) -> Out
 def _earned(outcome: OutcomeRecord, route: Route, chosen: list[int], distribution: Distribution) -> float | None:
     """One model: 1 - its loss. Several: their answers are combined by the weights, and judged by the label.
 
-    Members' probabilities are not in an outcome, so the rule `mean_probability` is played as `vote`.
+    Members' probabilities are not in an outcome, so the rule `mean_probability` is played as `vote`. Where one's answer
+    is drawn, it earns what is expected of the draw.
     """
     if len(chosen) == 1:
         return 1.0 - outcome.losses[route.models[chosen[0]]]
+    if route.combine == "drawn":
+        losses = np.array([outcome.losses[route.models[bit]] for bit in chosen])
+        return 1.0 - float(np.average(losses, weights=distribution.weights[chosen]))
     said = [outcome.decision.members.get(route.models[bit]) for bit in chosen]
     if not outcome.has_label or any(not isinstance(rows, list) for rows in said):
         return None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +19,7 @@ from streamserve.core.selection.sums import (
     check_rate,
     check_share,
     decay_of,
+    mean_of_present,
     softmin,
     usable_losses,
     within_reach,
@@ -64,17 +64,10 @@ class Hedge(KeepsLosses):
         losses = usable_losses(outcome.losses, state.models)
         if not losses:
             return state
-        absent = self._mean(state, losses) if len(losses) < len(state.models) else 0.0
+        absent = mean_of_present(state, losses, self.eta) if len(losses) < len(state.models) else 0.0
         decay = decay_of(self.half_life_events)
         sums = tuple(
             decay * total + losses.get(model, absent) for model, total in zip(state.models, state.losses, strict=True)
         )
         sums = within_reach(sums, self.eta, self.least)
         return LossSums(models=state.models, losses=sums, events=state.events + 1)
-
-    def _mean(self, state: LossSums, losses: Mapping[str, float]) -> float:
-        """Weighted mean loss of the models in `losses`, weights renormalised over them."""
-        present = [total for model, total in zip(state.models, state.losses, strict=True) if model in losses]
-        shares = softmin(present, self.eta)
-        mean = math.fsum(share * loss for share, loss in zip(shares, losses.values(), strict=True))
-        return min(1.0, mean)

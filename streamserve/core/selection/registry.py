@@ -9,6 +9,7 @@ from streamserve.core.selection.ab import AB
 from streamserve.core.selection.epsilon_greedy import EpsilonGreedy
 from streamserve.core.selection.exp3 import Exp3
 from streamserve.core.selection.exp3ix import Exp3IX
+from streamserve.core.selection.exp4 import Exp4
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.selection.leader import Leader
 from streamserve.core.selection.linucb import LinUCB
@@ -28,6 +29,7 @@ POLICIES: Mapping[str, type] = MappingProxyType(
         "epsilon_greedy": EpsilonGreedy,
         "exp3": Exp3,
         "exp3ix": Exp3IX,
+        "exp4": Exp4,
         "thompson": Thompson,
         "ucb": UCB,
         "linucb": LinUCB,

@@ -139,6 +139,13 @@ def within_reach(losses: tuple[float, ...], eta: float, least: float) -> tuple[f
     return tuple(min(loss, most) for loss in losses)
 
 
+def mean_of_present(state: LossSums, losses: Mapping[str, float], eta: float) -> float:
+    """Weighted mean loss of the models in `losses`, weights `exp(-eta * sum)` renormalised over them."""
+    present = [total for model, total in zip(state.models, state.losses, strict=True) if model in losses]
+    shares = softmin(present, eta)
+    return min(1.0, math.fsum(share * loss for share, loss in zip(shares, losses.values(), strict=True)))
+
+
 def usable_losses(losses: Mapping[str, float], models: Sequence[str]) -> dict[str, float]:
     """Losses of known models that are in [0, 1]; NaN and out-of-range ones teach nothing."""
     return {model: losses[model] for model in models if model in losses and 0.0 <= losses[model] <= 1.0}

@@ -74,6 +74,9 @@ def decode_decision(raw: bytes) -> Decision | None:
         combined=rows_of.get("probabilities") if "in_set" in rows_of else None,
         withheld=rows_of.get("withheld"),
         context=parameters.context if isinstance(parameters.context, str) else "",
+        served_probability=(
+            parameters.served_probability if isinstance(parameters.served_probability, float) else None
+        ),
     )
 
 

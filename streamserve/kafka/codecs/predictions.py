@@ -201,6 +201,11 @@ def _statements(predictions: Predictions) -> list[str]:
                 said if text == "null" else f'{said}"{name}":{text},'
                 for said, text in zip(statements, texts, strict=True)
             ]
+    if predictions.served_probability is not None:
+        statements = [
+            f'{said}"served_probability":{probability!r},'
+            for said, probability in zip(statements, predictions.served_probability.tolist(), strict=True)
+        ]
     if predictions.state_age_ms is not None:
         statements = [
             said if age < 0 else f'{said}"state_age_ms":{age},'

@@ -16,6 +16,7 @@ from streamserve.core.selection.base import Policy, pick
 from streamserve.core.selection.epsilon_greedy import EpsilonGreedy
 from streamserve.core.selection.exp3 import Exp3
 from streamserve.core.selection.exp3ix import Exp3IX
+from streamserve.core.selection.exp4 import Exp4
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.selection.leader import Leader
 from streamserve.core.selection.linucb import LinUCB
@@ -52,6 +53,8 @@ BUILT_IN = [
     EpsilonGreedy(),
     EpsilonGreedy(epsilon=0.0, half_life_events=None),
     Exp3IX(),
+    Exp4(),
+    Exp4(eta=1.0, gamma=0.0, half_life_events=None),
     Exp3IX(eta=1.0, gamma=0.0, half_life_events=None),
     Thompson(),
     Thompson(gamma=0.0, half_life_events=None),
