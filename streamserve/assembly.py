@@ -12,6 +12,7 @@ from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection import Policy
 from streamserve.core.selection.base import reads_probabilities
 from streamserve.core.selection.confident import ConfidenceRules, Confident
+from streamserve.core.selection.freezing import FreezeRules, Freezing
 from streamserve.core.selection.guarded import Guarded, ShareLimits
 from streamserve.core.selection.pooling import features_read
 from streamserve.core.selection.registry import POLICIES
@@ -78,6 +79,8 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
         policy = make_policy(route.policy)
         if route.guard is not None:
             policy = Guarded(policy=policy, limits=ShareLimits(**route.guard.model_dump()))
+        if route.freeze is not None:
+            policy = Freezing(policy=policy, rules=FreezeRules(**route.freeze.model_dump()))
         if route.confidence is not None:
             rules = ConfidenceRules(**route.confidence.model_dump())
             policy = Confident(policy=policy, rules=rules, combine=route.combine)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -11,15 +13,53 @@ import typer
 from streamserve.assembly import app_rules
 from streamserve.cli.targeting import AsJson, Servers, run
 from streamserve.client.connection import KafkaLog
+from streamserve.client.scanning import scanning
+from streamserve.client.standing import Standing, standings
 from streamserve.client.switching import check_model, switch
 from streamserve.client.targets import target_of_config
 from streamserve.settings import load_settings
 
-app = typer.Typer(help="Switch a model off at once, without a restart, and on again.", no_args_is_help=True)
+app = typer.Typer(
+    help="How models stand; switch one off at once, without a restart, and on again.", no_args_is_help=True
+)
 
 Config = Annotated[Path, typer.Argument(help="The app's config, a TOML file.")]
 Model = Annotated[str, typer.Argument(help="`name@version`, or a name: every version of it.")]
 Why = Annotated[str, typer.Option("--why", help="Words for whoever reads the record.")]
+
+
+@app.command("list")
+def list_models(config: Config, bootstrap_servers: Servers = None, as_json: AsJson = False) -> None:
+    """Each model of each route: asked, switched off, or frozen because its answers were worse than the baseline's."""
+    rules = app_rules(load_settings(config))
+    target = target_of_config(config, bootstrap_servers)
+    log = KafkaLog(target.bootstrap_servers, target.security)
+
+    async def read() -> list[Standing]:
+        async with scanning(log) as scanner:
+            return await standings(target.app, scanner, rules.routes)
+
+    for one in run(read()):
+        typer.echo(json.dumps(asdict(one)) if as_json else standing_words(one))
+
+
+def standing_words(one: Standing) -> str:
+    """A line for a person."""
+    if one.switched_off is not None:
+        why = f": {one.switched_off.why}" if one.switched_off.why else ""
+        state = f"off since {_time(one.switched_off.append_ms)}{why}"
+    elif one.frozen is not None:
+        state = (
+            f"frozen since {_time(one.frozen.since_ms)}: mean loss above {one.frozen.loss_above:.3f}, the baseline's "
+            f"below {one.frozen.baseline_below:.3f}"
+        )
+    else:
+        state = "on"
+    return f"{one.route}  {one.model}  {state}"
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 @app.command()
@@ -38,7 +78,7 @@ def disable(
 def enable(
     config: Config, model: Model, why: Why = "", bootstrap_servers: Servers = None, as_json: AsJson = False
 ) -> None:
-    """The model is asked again, as its routes' policies say."""
+    """The model is asked again, as its routes' policies say; what has frozen it before now counts no more."""
     _switch(config, model, bootstrap_servers, disabled=False, why=why, as_json=as_json)
 
 

@@ -74,7 +74,7 @@ def config_page() -> str:
         if name == "broker":
             parts.append(_section("broker.client", schema.node_at(("broker", "client")) or {}))
         if name == "routes":
-            for part in ("guard", "confidence", "contexts"):
+            for part in ("guard", "freeze", "confidence", "contexts"):
                 parts.append(_section(f"routes.NAME.{part}", schema.node_at(("routes", "NAME", part)) or {}))
             parts.extend(_policies())
     return "\n".join(parts)

@@ -21,11 +21,12 @@ import numpy as np
 
 from streamserve.core.bounds import Fill, fullest
 from streamserve.core.contexts import GLOBAL, ContextRule, features_of
-from streamserve.core.fast import constant, every, highest, lowest
+from streamserve.core.fast import constant, distinct, every, highest, lowest, some
 from streamserve.core.history import NEVER_MS, State, StateHistory
 from streamserve.core.messages import F64, I64, INITIAL_EPOCH, U64, Choice, Flags
 from streamserve.core.records import StateRecord
 from streamserve.core.routes import AppRules, Route
+from streamserve.core.selection.around import Around, frozen_models
 from streamserve.core.selection.base import Distribution, pick, salt_of
 from streamserve.core.selection.masking import masked
 from streamserve.core.selection.pooling import decided_by_features, pooled
@@ -116,7 +117,7 @@ class EpochTable:
         if not n:
             return _empty_choice(0)
         table, known_ms = self._routes[route], self._known_ms + self._delay_ms
-        allowed = self._allowed(table.route.models, append_ms, without)
+        allowed = self._allowed(table, append_ms, without)
         if table.route.contexts is None:
             contexts = None
         if contexts is None and allowed is None:
@@ -133,9 +134,15 @@ class EpochTable:
             choice.epoch[rows], choice.stale[rows] = part.epoch, part.stale
         return choice
 
-    def _allowed(self, models: tuple[str, ...], append_ms: I64, without: U64 | None) -> U64 | None:
-        """`[n]`: models that may be asked, as bits; None: all. Where none would be left, a request's wish counts."""
+    def _allowed(self, table: _RouteStates, append_ms: I64, without: U64 | None) -> U64 | None:
+        """`[n]`: models that may be asked, as bits; None: all. Where none would be left, a switch counts more than a
+        freeze, a request's wish more than both."""
+        models = table.route.models
         allowed = self._switches.allowed(models, append_ms) if self._switches else None
+        frozen = table.frozen(append_ms, self._switches)
+        if frozen is not None:
+            switched = np.uint64((1 << len(models)) - 1) if allowed is None else allowed
+            allowed = np.where(switched & ~frozen != 0, switched & ~frozen, switched)
         if without is None:
             return allowed
         asked = np.uint64((1 << len(models)) - 1) & ~without
@@ -215,6 +222,22 @@ class _RouteStates:
         self._all = StateHistory(route, delay_ms)
         self._histories = {GLOBAL: self._all}
         self._decided: dict[tuple[str, tuple[State, ...]], Decided] = {}
+
+    def frozen(self, append_ms: I64, switches: Switches) -> U64 | None:
+        """`[n]`: models that the state for all has frozen and no operator has switched on since, as bits; None: none.
+
+        Each request by the state that is in force for it, as its choice is.
+        """
+        policy, models = self.route.policy, self.route.models
+        if not isinstance(policy, Around):
+            return None
+        at = self._all.indices_at(append_ms)
+        masks = np.zeros(len(append_ms), np.uint64)
+        for index in distinct(at):
+            for model, one in frozen_models(policy, self._all.state(index).value).items():
+                rows = (at == index) & ~switches.lifted(model, one.since_ms, append_ms)
+                masks[rows] |= np.uint64(1 << models.index(model))
+        return masks if some(masks != 0) else None
 
     @property
     def most_held(self) -> int:

@@ -53,6 +53,15 @@ class Switches:
         masks[masks == 0] = everybody
         return None if every(masks == everybody) else masks
 
+    def lifted(self, model: str, since_ms: int, append_ms: I64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """`[n]`: whether an operator has switched this model on since then, for requests of these append times."""
+        found = np.zeros(len(append_ms), np.bool_)
+        for name in (model, model.rpartition("@")[0]):
+            for record in self._by_name.get(name, {}).values():
+                if not record.disabled and record.append_ms > since_ms:
+                    found |= append_ms >= record.append_ms + self._delay_ms
+        return found
+
     def _off(self, name: str, append_ms: I64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """`[n]`: whether the newest switch in force says so; of several in force the later in the log counts."""
         off = np.zeros(len(append_ms), np.bool_)

@@ -13,11 +13,14 @@ from typing import Any, Protocol
 from streamserve.assembly import app_rules, model_rules
 from streamserve.core.bounds import Bounds
 from streamserve.core.codec import InputCodec
+from streamserve.core.contexts import GLOBAL
 from streamserve.core.effects import Count
 from streamserve.core.epochs import EpochTable
+from streamserve.core.events import StatesFetched
 from streamserve.core.messages import DeadLetters
 from streamserve.core.records import StateRecord
 from streamserve.core.routes import AppRules, Route
+from streamserve.core.selection.around import frozen_models
 from streamserve.core.stage import Stage
 from streamserve.core.stages.aggregator import AggregatorStage
 from streamserve.core.stages.fused import FusedStage
@@ -30,13 +33,14 @@ from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.codecs.decisions import decode_decision
 from streamserve.kafka.codecs.inputs import input_codec
 from streamserve.kafka.delivery import join_outputs, terminal_outputs, update_outputs
+from streamserve.kafka.freezes import Freezes
 from streamserve.kafka.hosting import announcement, form_of_rows
 from streamserve.kafka.loop import Limits, StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.once import ExactlyOnce, Outputs
 from streamserve.kafka.perform import Topics
 from streamserve.kafka.plan import Plan
-from streamserve.kafka.ports import At, GroupReader, LogLookups, LogReader, LogWriter
+from streamserve.kafka.ports import At, Chunk, GroupReader, LogLookups, LogReader, LogWriter
 from streamserve.kafka.service import Clients, Role, RoleService
 from streamserve.kafka.states import StateDecoder, StatesFollower
 from streamserve.kafka.window_store import ANSWERS_BYTES, RocksWindow, window_folder
@@ -316,6 +320,12 @@ def _follower(
 ) -> StatesFollower:
     """`dead_letters`: malformed states are kept as such, not only counted (by one role, not by each)."""
     routes = {route.name: route for route in app.rules.routes}
+    freezes = Freezes(metrics.frozen)
+
+    def switches(chunk: Chunk) -> StatesFetched:
+        fetched = intake.switches_of(chunk)
+        freezes.switched(fetched.switches)
+        return fetched
 
     def reject(letters: DeadLetters) -> None:
         if dead_letters:
@@ -333,6 +343,8 @@ def _follower(
                 metrics.weights(route.name, dict(zip(route.models, weights, strict=True)))
                 if route.confident is not None:
                     metrics.sureness(route.name, route.confident.report(learnt))
+                if state.context == GLOBAL:
+                    freezes.heard(route, frozen_models(route.policy, learnt))
             return state
 
         return lambda chunk: intake.states_of(chunk, decoded, source, reject)
@@ -345,7 +357,7 @@ def _follower(
         decode={
             app.topics.epochs: decoder("epochs", intake.epoch_of),
             app.topics.policy: decoder("policy", intake.snapshot_of),
-            topic_name(app.settings.app.name, Kind.MODELS): intake.switches_of,
+            topic_name(app.settings.app.name, Kind.MODELS): switches,
         },
         reader=app.connections.reader(),
         lookups=app.connections.lookups(),

@@ -206,6 +206,12 @@ class RoleMetrics:
             ["model"],
             registry=registry,
         )
+        self._frozen = Gauge(
+            "streamserve_model_frozen",
+            "1: its answers were certainly worse than the baseline's, and it is asked no more. Alarm on it",
+            ["route", "model"],
+            registry=registry,
+        )
         self._sureness = Gauge(
             "streamserve_confidence",
             "Of what labels say lately: calibration error of the confidence, coverage and size of the sets",
@@ -429,6 +435,10 @@ class RoleMetrics:
         for model, weight in weights.items():
             self._weights.labels(route, model).set(weight)
         self._recent.weights[route] = dict(weights)
+
+    def frozen(self, route: str, model: str, is_frozen: bool) -> None:
+        """Whether this route's state has frozen a model, and nobody has switched it on since."""
+        self._frozen.labels(route, model).set(is_frozen)
 
     def sureness(self, route: str, figures: Mapping[str, float]) -> None:
         """How well a route's confidence holds: `calibration_error`, `coverage`, `set_size`."""

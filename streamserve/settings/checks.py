@@ -263,9 +263,11 @@ def _guards(config: RawConfig) -> Iterator[Mistake]:
         path: KeyPath = ("routes", route, "guard", "control")
         models, control = config.names("routes", route, "models"), config.text(*map(str, path))
         share = config.number("routes", route, "guard", "control_share")
-        if control is not None and control not in models:
-            words = f'{dotted(path)}: "{control}" is no model of the route; allowed: {listing(models)}'
-            yield Mistake(path=path, words=words + did_you_mean(control, models))
+        for named in (path, ("routes", route, "freeze", "baseline")):
+            model = config.text(*map(str, named))
+            if model is not None and model not in models:
+                words = f'{dotted(named)}: "{model}" is no model of the route; allowed: {listing(models)}'
+                yield Mistake(path=named, words=words + did_you_mean(model, models))
         if control is None and share:
             path = ("routes", route, "guard", "control_share")
             yield Mistake(path=path, words=f"{dotted(path)} needs a model to give it to: guard.control")

@@ -245,6 +245,25 @@ class GuardSettings(Section):
     control_share: Float = Field(default=0.0, ge=0, lt=1, description="That share; needs `control`.")
 
 
+class FreezeSettings(Section):
+    """`[routes.NAME.freeze]`: a model whose answers are certainly worse than the baseline's is asked no more, until
+    `streamserve models enable` lifts it."""
+
+    baseline: Name = Field(description="A model of the route; it is never frozen.")
+    confidence: Float = Field(
+        default=0.99,
+        ge=0.5,
+        lt=1,
+        description="That in a stretch no model is frozen whose answers were no worse, however often one looks.",
+    )
+    stretch_outcomes: Int = Field(
+        default=10_000,
+        ge=100,
+        description="Judged requests of a stretch; then the comparison begins anew, or a long good record would hide a "
+        "new fault.",
+    )
+
+
 class ConfidenceSettings(Section):
     """`[routes.NAME.confidence]`: how sure answers are, learnt from labels; else the models' weighted agreement."""
 
@@ -310,6 +329,7 @@ class RouteSettings(Section):
         default=StaticPolicy(), description="Which models are asked, and with what weight; see below."
     )
     guard: GuardSettings | None = None
+    freeze: FreezeSettings | None = None
     confidence: ConfidenceSettings | None = None
     contexts: ContextSettings | None = None
     combine: Literal["vote", "mean_probability", "log_probability", "mean", "best", "drawn"] = Field(

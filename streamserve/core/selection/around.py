@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from streamserve.core.selection.base import Policy, is_sticky, reads_probabilities
 
@@ -24,3 +26,12 @@ class Around:
     @property
     def reads_probabilities(self) -> bool:
         return reads_probabilities(self.policy)
+
+    def frozen(self, state: Any) -> Mapping[str, Any]:
+        """Who is frozen; of a policy whose states are those of the one within."""
+        return frozen_models(self.policy, state)
+
+
+def frozen_models(policy: Policy, state: Any) -> Mapping[str, Any]:
+    """Model id -> since when and why (`freezing.Frozen`), of those that this state has frozen."""
+    return policy.frozen(state) if isinstance(policy, Around) else {}

@@ -17,7 +17,7 @@ from streamserve.core.confidence import QuantileTracking, Tracked
 from streamserve.core.losses import apart, label_rows
 from streamserve.core.messages import F64, Flags
 from streamserve.core.records import Decision, Label, OutcomeRecord
-from streamserve.core.selection.around import Around
+from streamserve.core.selection.around import Around, frozen_models
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.pooling import decided_by_features, features_read, pooled
 from streamserve.core.selection.stack import column_of
@@ -157,6 +157,9 @@ class Confident(Around):
         """`[rows]` each: ends of the intervals around numbers; None where no coverage is asked for."""
         tracking = self.rules.tracking
         return None if tracking is None else tracking.interval(state.tracked, answers, self.rules.scale)
+
+    def frozen(self, state: ConfidentState) -> Mapping[str, Any]:
+        return frozen_models(self.policy, state.policy)
 
     def report(self, state: ConfidentState) -> Mapping[str, float]:
         """What is exported: `calibration_error`, and with sets `coverage` and `set_size`, over what still counts."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
 from streamserve.core.switches import SwitchRecord
@@ -24,11 +26,28 @@ def encode_switch(model: str, *, disabled: bool, why: str = "") -> Record:
     return Record(key=switch_key(model), value=_encode(value))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switched(SwitchRecord):
+    """A switch with its words."""
+
+    why: str
+
+
 def decode_switch(value: bytes | None, *, partition: int, offset: int, append_ms: int) -> SwitchRecord | None:
     """None where the record is none of a switch: what a worker hosts, or nothing. Raises ContractError."""
+    found = decode_switched(value, partition=partition, offset=offset, append_ms=append_ms)
+    return (
+        None
+        if found is None
+        else SwitchRecord(model=found.model, disabled=found.disabled, append_ms=found.append_ms, offset=found.offset)
+    )
+
+
+def decode_switched(value: bytes | None, *, partition: int, offset: int, append_ms: int) -> Switched | None:
+    """The same, with its words."""
     if value is None:
         return None
     found = read(value, _decode, f"the models record {partition}-{offset}")
     if not isinstance(found, SwitchValue):
         return None
-    return SwitchRecord(model=found.model, disabled=found.disabled, append_ms=append_ms, offset=offset)
+    return Switched(model=found.model, disabled=found.disabled, append_ms=append_ms, offset=offset, why=found.why)
