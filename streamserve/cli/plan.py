@@ -23,7 +23,10 @@ app = typer.Typer(help="White-box plans: pack, verify, explain, time; the store 
 app.add_typer(plan_store.app, name="store")
 
 Fitted = Annotated[
-    str, typer.Argument(help="A fitted estimator: a `.skops` or `.joblib` file, or `package.module:attribute`.")
+    str,
+    typer.Argument(
+        help="A fitted estimator: a `.skops` or `.joblib` file, or `package.module:attribute` (also a plan made there)."
+    ),
 ]
 Packed = Annotated[Path, typer.Argument(help="A `.plan` file.")]
 TrustPickle = Annotated[
@@ -61,7 +64,7 @@ def pack(  # noqa: PLR0917  (typer: options)
     typer.echo(f"{out}: plan {manifest['plan']}, {len(manifest['objects'])} arrays, {size / 1e6:.2f} MB")
     for origin, why in compiled.black_boxes.items():
         typer.echo(f"black box: {origin or 'the model'}: {why}")
-    pickled = [about for about in manifest["opaque"].values() if about["form"] != "skops"]
+    pickled = [about for about in manifest["opaque"].values() if about["form"] == "joblib"]
     if pickled:
         typer.echo("It holds a pickle: it is loaded with trust_pickle = true only.")
 
@@ -125,7 +128,7 @@ def bench(  # noqa: PLR0917  (typer: options)
     store: plan_store.Folder = None,
 ) -> None:
     """Time a plan, and beside it the estimator, on batches of 1, 10 and 1000 rows; each stage's share; compilations."""
-    from streamserve.plan.costs import shares, timed  # noqa: PLC0415  (numba takes a second)
+    from streamserve.plan.costs import black_box_share, shares, timed  # noqa: PLC0415  (numba takes a second)
     from streamserve.plan.kernels import compilations, warm  # noqa: PLC0415  (as above)
     from streamserve.plan.physical import SIZES  # noqa: PLC0415  (as above)
     from streamserve.plan.sampling import sample_rows  # noqa: PLC0415  (as above)
@@ -144,6 +147,8 @@ def bench(  # noqa: PLR0917  (typer: options)
         typer.echo(line)
     for name, share in shares(plan, tried):
         typer.echo(f"{share:6.1%}  {name}")
+    if plan.black_boxes:
+        typer.echo(f"{black_box_share(plan, tried):6.1%}  in black boxes: {', '.join(plan.black_boxes)}")
     typer.echo(f"compiled while it ran: {compilations() - before}")
 
 
@@ -213,9 +218,11 @@ def _compiled(  # noqa: PLR0917  (as the commands have them)
     rows: Path | None,
 ) -> tuple[Plan, Any]:
     estimator = _estimator(source, trust_pickle, trusted_types)
-    from streamserve.plan.compile import compile_plan  # noqa: PLC0415  (numba takes a second)
+    from streamserve.plan.compile import Plan, compile_plan  # noqa: PLC0415  (numba takes a second)
     from streamserve.plan.importers import form_of  # noqa: PLC0415  (as above)
 
+    if isinstance(estimator, Plan):  # made by a builder: nothing to compare it with
+        return estimator, None
     given = read_rows(rows, form_of(estimator)) if rows else None
     return compile_plan(estimator, rows=given, disabled=disabled or (), allow_untested=allow_untested), estimator
 

@@ -110,6 +110,7 @@ def laid_out(imported: Graph, *, disabled: Collection[str] = (), **about: Any) -
     """The plan of a graph: rewritten by the rules, laid out as stages. `about`: further fields of `Plan`."""
     fired = rewrite(imported, disabled)
     graph = fired[-1].graph if fired else imported
+    about.setdefault("black_boxes", {node.origin: node.param("why") for node in graph.nodes if node.op == "opaque"})
     return Plan(graph=graph, layout=Layout(graph), fired=fired, imported=imported, **about)
 
 

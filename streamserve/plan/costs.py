@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamserve.plan.compile import Plan
+from streamserve.plan.graph import Node
 from streamserve.plan.physical import SIZES, Layout, variants_of
 from streamserve.plan.sampling import sample_rows
 
@@ -63,9 +64,21 @@ def _stage_seconds(layout: Layout, outputs: tuple[str, ...], rows: Any, size: in
     return statistics.median(layout.seconds(batch, outputs)[stage] for _ in range(_REPEATS))
 
 
+def black_box_share(plan: Plan, rows: Any) -> float:
+    """The part of the time of a batch of 1000 rows that black boxes take."""
+    spent = plan.layout.seconds(cycled(rows, SIZES[-1]), plan.outputs)
+    return sum(s for i, s in spent.items() if plan.graph.nodes[i].op == "opaque") / (sum(spent.values()) or 1.0)
+
+
 def shares(plan: Plan, rows: Any) -> list[tuple[str, float]]:
     """Each stage and its share of the time of a batch of 1000 rows, the largest first."""
     spent = plan.layout.seconds(cycled(rows, SIZES[-1]), plan.outputs)
     total = sum(spent.values()) or 1.0
-    named = [(f"%{i} {plan.graph.nodes[i].op} ({plan.graph.nodes[i].origin})", s / total) for i, s in spent.items()]
+    named = [
+        (f"%{i} {_called(plan.graph.nodes[i])} ({plan.graph.nodes[i].origin})", s / total) for i, s in spent.items()
+    ]
     return sorted(named, key=lambda pair: -pair[1])
+
+
+def _called(node: Node) -> str:
+    return f"opaque {node.param('kind')}" if node.op == "opaque" else node.op

@@ -168,6 +168,9 @@ class Builder:
         builder = Builder(InputForm(kind="columns", columns=2))
         scaled = builder.add("divide", [builder.source], constants={"by": np.array([2.0, 3.0])})
         graph = builder.graph({"predict": scaled})
+        plan = laid_out(graph)  # streamserve.plan.compile
+
+    Models of other frameworks go in as black boxes: `streamserve.plan.foreign`.
     """
 
     def __init__(self, form: InputForm) -> None:
@@ -200,6 +203,22 @@ class Builder:
             )
         )
         return len(self.nodes) - 1
+
+    def black_box(
+        self, model: Any, method: str, inputs: Iterable[int], *, origin: str, why: str = "", identity: str = ""
+    ) -> int:
+        """Append a black box: `method` of an object, called with what it reads. -> its index.
+
+        `model`: one of `streamserve.plan.foreign`, or any object with that method, which `identity` then tells from
+        others (left out: only itself is equal).
+        """
+        params = {
+            "method": method,
+            "kind": str(getattr(model, "kind", "")) or type(model).__name__,
+            "identity": identity or str(getattr(model, "digest", "")) or f"object {id(model)}",
+            "why": why or f"{getattr(model, 'kind', type(model).__name__)} as given",
+        }
+        return self.add("opaque", inputs, params=params, opaque=model, origin=origin)
 
     def graph(self, outputs: Mapping[str, int]) -> Graph:
         """The finished graph, without nodes that no output needs. Raises ValueError for a reference to nothing."""

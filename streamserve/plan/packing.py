@@ -21,6 +21,7 @@ import numpy as np
 
 from streamserve.errors import PlanDamaged, StoreError
 from streamserve.plan.compile import Plan
+from streamserve.plan.foreign import ForeignModel, is_foreign, restored
 from streamserve.plan.graph import DIGEST_BYTES, Constant, Graph, InputForm, Node
 from streamserve.plan.operators import OPERATORS
 from streamserve.plan.physical import Layout
@@ -35,18 +36,16 @@ Manifest = dict[str, Any]
 def manifest_of(plan: Plan, *, name: str = "", trust_pickle: bool = False) -> tuple[Manifest, dict[str, Constant]]:
     """The plan's manifest, and its objects by hash. Raises `ImportRefused` for a black box that must be pickled."""
     objects = {constant.digest: constant for constant in plan.graph.constants()}
-    opaque: dict[str, dict[str, str]] = {}
-    packed: dict[int, dict[str, str]] = {}
+    opaque: dict[str, dict[str, Any]] = {}
+    packed: dict[int, dict[str, Any]] = {}
     for i, node in enumerate(plan.graph.nodes):
         if node.op != "opaque":
             continue
         if id(node.opaque) not in packed:
-            from streamserve.plan.importers.opaque import dump  # noqa: PLC0415  (needs scikit-learn)
-
-            form, data = dump(node.opaque, node.origin, trust_pickle=trust_pickle)
+            data, how = _dumped(node, trust_pickle=trust_pickle)
             constant = Constant(as_object(data))
             objects[constant.digest] = constant
-            packed[id(node.opaque)] = {"form": form, "object": constant.digest}
+            packed[id(node.opaque)] = {"object": constant.digest, **how}
         opaque[str(i)] = packed[id(node.opaque)]
     manifest: Manifest = {
         "kind": _KIND,
@@ -187,11 +186,9 @@ def from_manifest(manifest: Manifest, store: Store, where: str, *, trust_pickle:
         for i, data in enumerate(manifest["graph"]["nodes"]):
             opaque = manifest["opaque"].get(str(i))
             if opaque is not None and opaque["object"] not in opened:
-                from streamserve.plan.importers.opaque import undump  # noqa: PLC0415  (needs scikit-learn)
-
                 raw = store.get(opaque["object"]).array.tobytes()
-                opened[opaque["object"]] = undump(
-                    opaque["form"], raw, f"{where}, {data['origin']}", manifest["versions"], trust_pickle=trust_pickle
+                opened[opaque["object"]] = _opened(
+                    opaque, raw, f"{where}, {data['origin']}", manifest["versions"], trust_pickle=trust_pickle
                 )
             nodes.append(_node(data, store, opened[opaque["object"]] if opaque else None, where))
         form = manifest["graph"]["form"]
@@ -211,6 +208,26 @@ def from_manifest(manifest: Manifest, store: Store, where: str, *, trust_pickle:
         versions=manifest["versions"],
         rules=tuple(manifest["rules"]),
     )
+
+
+def _dumped(node: Node, *, trust_pickle: bool) -> tuple[bytes, dict[str, Any]]:
+    """A black box as bytes, and what the manifest says of them."""
+    if isinstance(node.opaque, ForeignModel):
+        return node.opaque.data, {"form": node.opaque.form, "about": dict(node.opaque.about)}
+    from streamserve.plan.importers.opaque import dump  # noqa: PLC0415  (needs scikit-learn)
+
+    form, data = dump(node.opaque, node.origin, trust_pickle=trust_pickle)
+    return data, {"form": form}
+
+
+def _opened(
+    opaque: Mapping[str, Any], data: bytes, where: str, versions: Mapping[str, str], *, trust_pickle: bool
+) -> Any:
+    if is_foreign(opaque["form"]):
+        return restored(opaque["form"], data, opaque["about"], where)
+    from streamserve.plan.importers.opaque import undump  # noqa: PLC0415  (needs scikit-learn)
+
+    return undump(opaque["form"], data, where, versions, trust_pickle=trust_pickle)
 
 
 def _graph_as_data(graph: Graph) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from streamserve.errors import ImportRefused
 from streamserve.plan.graph import Builder, Constant, Param
 from streamserve.plan.shapes import only_text
 
+_FOREIGN = frozenset({"lightgbm", "xgboost"})
 METHODS = ("predict", "predict_proba", "decision_function")
 #: Makes nodes for one fitted transformer that reads a node; says the node that holds its output.
 TransformerImporter = Callable[["Importing", Any, int, str], int]
@@ -87,8 +88,9 @@ class Importing:
 
     def _black_box(self, estimator: Any, method: str, source: int, origin: str, why: str) -> int:
         self.black_boxes[origin] = why
-        params = {"method": method, "kind": type(estimator).__name__, "identity": _identity(estimator), "why": why}
-        return self.builder.add("opaque", [source], params=params, opaque=estimator, origin=origin)
+        return self.builder.black_box(
+            estimator, method, [source], origin=origin, why=why, identity=_identity(estimator)
+        )
 
 
 def _identity(estimator: Any) -> str:
@@ -100,9 +102,13 @@ def _identity(estimator: Any) -> str:
 
 
 def class_name(estimator: Any) -> str:
-    """The class of scikit-learn that it is exactly; empty for others: a subclass may do something else."""
+    """The class of scikit-learn that it is exactly, or `lightgbm.` or `xgboost.` and theirs; empty for others: a
+    subclass may do something else."""
     cls = type(estimator)
-    return cls.__name__ if cls.__module__.startswith("sklearn.") else ""
+    package = cls.__module__.partition(".")[0]
+    if package == "sklearn":
+        return cls.__name__
+    return f"{package}.{cls.__name__}" if package in _FOREIGN else ""
 
 
 def refuse_frames(estimator: Any) -> None:

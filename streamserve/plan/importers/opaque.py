@@ -45,6 +45,10 @@ def dump(estimator: Any, origin: str, *, trust_pickle: bool) -> tuple[str, bytes
 
 def undump(form: str, data: bytes, where: str, versions: Mapping[str, str], *, trust_pickle: bool) -> Any:
     """The object again. Raises `ImportRefused` for a pickle that is not trusted or another version of scikit-learn."""
+    if form not in {SKOPS, JOBLIB}:
+        raise PlanDamaged(
+            f"{where}: this black box is kept as {form!r}, which is not known here; a newer streamserve did"
+        )
     packed = versions.get("scikit-learn", "")
     if packed.split(".")[:2] != sklearn.__version__.split(".")[:2]:
         raise ImportRefused(
