@@ -15,7 +15,7 @@ from streamserve.core.events import Event, Produced, ProduceFailed
 
 _RISE = 0.2
 _FALL = 0.01
-#: One that took much longer is an outage or a pause and says little of the next: it counts as twice the estimate and this.
+#: What took much longer is an outage or a pause, and says little of the next: it counts as twice the estimate and this.
 _SPIKE_MS = 10.0
 #: Half of the shortest budget stays for the models, however slow the broker is.
 _MOST_OF_BUDGET = 0.5

