@@ -29,6 +29,7 @@ from rich.table import Table
 from benchmarks import job, machine
 from benchmarks.broker import bench_broker
 from benchmarks.driver import Step
+from benchmarks.ending import unwind_on_sigterm
 from benchmarks.measure import Bench, MeasurementFailed, create_topics, measure_drain, measure_live
 from benchmarks.peers.catalogue import PEERS, Peer, Place, Plan
 from benchmarks.results import Results, append_csv
@@ -219,6 +220,7 @@ def print_writing(console: Console, measured: dict[str, Any]) -> None:
 
 
 def main() -> int:
+    unwind_on_sigterm()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.delivery", description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--step-seconds", type=float, default=6.0)

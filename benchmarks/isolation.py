@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.ending import unwind_on_sigterm
 from benchmarks.isolated_models import FEATURES, TROUBLE
 from streamserve.core.events import BatchFinished
 from streamserve.core.messages import AnyArray
@@ -184,6 +185,7 @@ def _line(times: dict[str, np.ndarray]) -> str:
 
 
 def main() -> None:
+    unwind_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--calls", type=int, default=5_000)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each span; 0: only the overhead")

@@ -28,6 +28,7 @@ from rich.table import Table
 from benchmarks import job, machine, usage
 from benchmarks.broker import bench_broker
 from benchmarks.driver import OpenLoop, Task, Watched, say
+from benchmarks.ending import unwind_on_sigterm
 from benchmarks.measure import environment
 from benchmarks.results import append_csv
 from streamserve.errors import StreamserveError
@@ -309,6 +310,7 @@ def report(console: Console, rows: list[dict[str, Any]]) -> bool:
 
 def main() -> int:
     """0: all held. 1: a point was missed."""
+    unwind_on_sigterm()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="length of each overload (default 30)")
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="use this broker instead of one of our own")

@@ -30,6 +30,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import unwind_on_sigterm
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "results" / "bench"
 PARTITIONS = 4
@@ -305,6 +307,7 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
 
 def main() -> int:
     """0: all flat, and every request answered. 1: not so."""
+    unwind_on_sigterm()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default 10; hours are welcome)")
     parser.add_argument("--rate", type=float, default=200.0, help="requests a second (default 200)")

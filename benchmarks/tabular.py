@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from rich.console import Console
 from benchmarks import job, machine, report
 from benchmarks.broker import bench_broker
 from benchmarks.driver import Step
+from benchmarks.ending import unwind_on_sigterm
 from benchmarks.measure import Bench, MeasurementFailed, measure_drain, measure_live
 from benchmarks.peers.catalogue import ENSEMBLE, PEERS, Peer
 from benchmarks.results import FOREIGN_CORES_LIMIT, Results, Row, append_csv, loudness, quietest
@@ -214,13 +214,9 @@ def run_all(options: Options, console: Console) -> Results:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _exit_on_signal(number: int, _frame: object) -> None:
-    sys.exit(128 + number)  # unwinds: processes of this run are stopped on the way out
-
-
 def main() -> int:
     """0: measured and right. 1: INVALID, wrong answers, or a peer failed. A missed number is only reported."""
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    unwind_on_sigterm()
     # In a file or a pipe nobody scrolls sideways: let the tables be as wide as they are.
     console = Console() if sys.stdout.isatty() else Console(width=REPORT_WIDTH)
     try:

@@ -125,7 +125,7 @@ def unreadable(value: bytes | None, max_request_bytes: int) -> Refusal:
         return Refusal(Reason.EMPTY_VALUE, "a tombstone: the record has no value")
     if not value:
         return Refusal(Reason.EMPTY_VALUE, "the value is empty")
-    words = f"the value has {len(value)} bytes; a request may have at most {max_request_bytes}"
+    words = f"the value has {len(value)} bytes, above max_request_bytes = {max_request_bytes} of [app]"
     return Refusal(Reason.TOO_LARGE, words)
 
 
