@@ -3,48 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
-from rich.markup import escape
 
+from examples.common.app import AppFailedError, running
+from examples.common.command import PROJECT, exit_code, read_options
+from examples.common.kafka import AppEndedError
 from examples.demo import plot, report
-from examples.demo.app import AppFailedError, running
 from examples.demo.config import Served, write_config
 from examples.demo.faults import CONTROL_VARIABLE, Switch, Trouble
-from examples.demo.load import AppEndedError, Load, Watch, plan_load
+from examples.demo.load import Load, Watch, plan_load
 from examples.demo.progress import Progress
 from examples.demo.record import THIRDS, Recording
 from examples.demo.score import Score, score
 from streamserve.datasets import split
-from streamserve.errors import StreamserveError
 
-PROJECT = Path(__file__).resolve().parents[2]
-_LEAST_PER_SECOND = 1.0
 _SPARE_S = 60.0
-_INTERRUPTED = 130
 
 
 def main() -> int:
     """The command line."""
-    options = _options()
-    # A width of its own where nothing says one: a report in a log file is not cut at 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 130)
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        return _demo(console, options)
-    except (StreamserveError, AppFailedError, AppEndedError) as trouble:
-        console.print(f"[bold red]the demo failed:[/] {escape(str(trouble))}", highlight=False, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped")
-        return _INTERRUPTED
+    options = read_options("demo", __doc__, what="requests", rate=220.0, most_rate=5_000.0)
+    return exit_code(lambda console: _demo(console, options))
 
 
 def _demo(console: Console, options: argparse.Namespace) -> int:
@@ -129,26 +114,6 @@ def _short(file: Path) -> str:
     with suppress(ValueError):
         return str(file.resolve().relative_to(Path.cwd()))
     return str(file)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=90.0, help="how long requests are sent (default 90)")
-    parser.add_argument("--rate", type=float, default=220.0, help="requests a second, on average (default 220)")
-    parser.add_argument(
-        "--results", type=Path, default=PROJECT / "results" / "demo", help="folder of report and picture"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="another order of images and arrivals")
-    options = parser.parse_args()
-    if not 3 <= options.seconds <= 86_400:
-        parser.error(f"--seconds {options.seconds:g}: allowed are 3 to 86400")
-    if not _LEAST_PER_SECOND <= options.rate <= 5_000:
-        parser.error(f"--rate {options.rate:g}: allowed are {_LEAST_PER_SECOND:g} to 5000")
-    return options
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -1,22 +1,20 @@
-"""The application's side: images sent without waiting for answers, answers read, labels sent back some time later.
-
-It speaks to Kafka with confluent-kafka, which shares no code with streamserve.
-"""
+"""The application's side: images sent without waiting for answers, answers read, labels sent back some time later."""
 
 from __future__ import annotations
 
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, Message
 
+from examples.common.kafka import MOST_WAIT_S, AppEndedError, Kafka, place_of
 from examples.demo.record import Recording, Ref, Request, Weights, header, read_ref, read_terminal, third_of
 from streamserve.core.messages import I64, U8
 from streamserve.core.selection.base import Policy
@@ -25,14 +23,8 @@ LABEL_DELAY_MEAN_S = 2.0
 #: After the last request: so long for the last answers. A request's own deadline is far shorter.
 GRACE_S = 5.0
 _KINDS = ("requests", "predictions", "outcomes", "epochs")
-_LEAST_WAIT_S, _MOST_WAIT_S = 0.001, 0.02
-_RECORDS_A_READ = 500
+_LEAST_WAIT_S = 0.001
 _LOOK_AT_APP_S = 0.5
-_METADATA_TIMEOUT_S = 15.0
-
-
-class AppEndedError(Exception):
-    """The app stopped while requests were being sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,41 +84,12 @@ class Load:
         self._run = run
         self._policy = policy
         self._random = np.random.default_rng(seed)
-        self._topics = topics
-        self._kinds = {topics[kind]: kind for kind in _KINDS}
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "enable.idempotence": True,
-                "linger.ms": 5,  # what Kafka's own client does since version 4
-            }
-        )
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "demo-reader",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 50,
-            }
-        )
+        self._kafka = Kafka(bootstrap_servers, topics, _KINDS)
         self._labels_due: list[tuple[float, Ref]] = []
 
-    @contextmanager
-    def opened(self) -> Iterator[Load]:
-        """Read each topic from its beginning; the app's Kafka is new, so all records in it are of this run."""
-        try:
-            places = []
-            for topic in self._kinds:
-                found = self._consumer.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic]
-                places += [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in found.partitions]
-            self._consumer.assign(places)
-            yield self
-        finally:
-            self._consumer.close()
-            self._producer.purge()
-            self._producer.flush(1.0)
-            self._producer.close()
+    def opened(self) -> AbstractContextManager[None]:
+        """Read while the run goes on."""
+        return self._kafka.opened()
 
     def go(self, watch: Watch) -> None:
         """Send everything, then wait for what is still missing, `GRACE_S` at most.
@@ -135,10 +98,10 @@ class Load:
         """
         start_s = time.monotonic()
         self._run_loop(start_s, watch)
-        self._producer.flush(GRACE_S)
+        self._kafka.flush(GRACE_S)
         until_s = time.monotonic() + GRACE_S
         while time.monotonic() < until_s and not self._all_read():
-            self._read(_MOST_WAIT_S)
+            self._read(MOST_WAIT_S)
         self._run.refused = len(self._run.requests) - len(self._run.refs)
 
     def _run_loop(self, start_s: float, watch: Watch) -> None:
@@ -161,7 +124,7 @@ class Load:
                     raise AppEndedError
             due_s = plan.at_s[next_index] if next_index < n_requests else plan.seconds
             wait_s = due_s - (time.monotonic() - start_s)
-            self._read(min(_MOST_WAIT_S, max(_LEAST_WAIT_S, wait_s)), now_s)
+            self._read(min(MOST_WAIT_S, max(_LEAST_WAIT_S, wait_s)), now_s)
 
     def _send(self, index: int, now_s: float) -> None:
         run, at_s = self._run, self._plan.at_s[index]
@@ -171,20 +134,20 @@ class Load:
 
         def acknowledged(error: KafkaError | None, message: Message) -> None:
             if error is None:
-                run.refs[(_number(message.partition()), _number(message.offset()))] = index
+                run.refs[place_of(message)] = index
 
-        self._producer.produce(self._topics["requests"], self._plan.bodies[index], on_delivery=acknowledged)
+        self._kafka.send("requests", self._plan.bodies[index], on_delivery=acknowledged)
 
     def _send_labels(self, now_s: float) -> None:
         while self._labels_due and self._labels_due[0][0] <= now_s:
             _, ref = heapq.heappop(self._labels_due)
             index = self._run.refs.get(ref)
             if index is None:  # its prediction was read before its acknowledgement: look again
-                heapq.heappush(self._labels_due, (now_s + _MOST_WAIT_S, ref))
+                heapq.heappush(self._labels_due, (now_s + MOST_WAIT_S, ref))
                 break
             name = f"{ref[0]}-{ref[1]}"
-            self._producer.produce(
-                self._topics["feedback"],
+            self._kafka.send(
+                "feedback",
                 orjson.dumps({"id": name, "label": int(self._plan.truths[index])}),
                 headers=[("ss-ref", name.encode())],
                 partition=ref[0],
@@ -192,20 +155,14 @@ class Load:
             self._run.labels_sent += 1
 
     def _read(self, wait_s: float, now_s: float = math.inf) -> None:
-        self._producer.poll(0)
-        messages = self._consumer.consume(_RECORDS_A_READ, wait_s)
-        for message in messages:
-            error = message.error()
-            if error is None:
-                self._take(message, now_s)
-            elif not error.retriable():
-                raise AppEndedError(error.str())
+        for kind, message in self._kafka.read(wait_s):
+            self._take(kind, message, now_s)
 
-    def _take(self, message: Message, now_s: float) -> None:
-        run, kind = self._run, self._kinds[message.topic() or ""]
+    def _take(self, kind: str, message: Message, now_s: float) -> None:
+        run = self._run
         append_ms, value = message.timestamp()[1], message.value() or b""
         if kind == "requests":
-            run.appended_ms[(_number(message.partition()), _number(message.offset()))] = append_ms
+            run.appended_ms[place_of(message)] = append_ms
         elif kind == "predictions":
             headers: Any = message.headers()
             ref = read_ref(header(headers, "ss-ref")) or (-1, -1)
@@ -231,7 +188,3 @@ class Load:
 def _body(image: U8) -> bytes:
     pixels = {"name": "image", "shape": [1, image.size], "datatype": "FP64", "data": image.tolist()}
     return orjson.dumps({"inputs": [pixels]})
-
-
-def _number(value: int | None) -> int:
-    return -1 if value is None else value

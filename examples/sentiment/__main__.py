@@ -4,47 +4,33 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
-from rich.markup import escape
 
-from examples.demo.app import AppFailedError, running
+from examples.common.app import AppFailedError, running
+from examples.common.command import PROJECT, exit_code, read_options
+from examples.common.kafka import AppEndedError
 from examples.sentiment import report
-from examples.sentiment.load import GRACE_S, AppEndedError, Load, Planned
+from examples.sentiment.load import GRACE_S, Load, Planned
 from examples.sentiment.record import CONTEXTS, Recording
 from examples.sentiment.score import score
 from streamserve.datasets import sentiment_split
-from streamserve.errors import StreamserveError
 from streamserve.settings import load_settings
 
-PROJECT = Path(__file__).resolve().parents[2]
 CONFIG = PROJECT / "examples" / "sentiment.toml"
 _SPARE_S = 60.0
 _EVERY_S = 5.0
-_INTERRUPTED = 130
 
 
 def main() -> int:
     """The command line."""
-    options = _options()
-    # A width of its own where nothing says one: a report in a log file is not cut at 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 130)
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        return _demo(console, options)
-    except (StreamserveError, AppFailedError, AppEndedError) as trouble:
-        console.print(f"[bold red]the demo failed:[/] {escape(str(trouble))}", highlight=False, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped")
-        return _INTERRUPTED
+    options = read_options("sentiment", __doc__, what="texts", rate=50.0, most_rate=1_000.0)
+    return exit_code(lambda console: _demo(console, options))
 
 
 def _demo(console: Console, options: argparse.Namespace) -> int:
@@ -120,26 +106,6 @@ def _teller(console: Console, run: Recording) -> Callable[[float], None]:
             )
 
     return tell
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m examples.sentiment", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=90.0, help="how long texts are sent (default 90)")
-    parser.add_argument("--rate", type=float, default=50.0, help="texts a second, on average (default 50)")
-    parser.add_argument(
-        "--results", type=Path, default=PROJECT / "results" / "sentiment", help="folder of report and picture"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="another order of texts and arrivals")
-    options = parser.parse_args()
-    if not 3 <= options.seconds <= 86_400:
-        parser.error(f"--seconds {options.seconds:g}: allowed are 3 to 86400")
-    if not 1 <= options.rate <= 1_000:
-        parser.error(f"--rate {options.rate:g}: allowed are 1 to 1000")
-    return options
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import orjson
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, Message
 
+from examples.common.kafka import MOST_WAIT_S, AppEndedError, Kafka, place_of
 from examples.sentiment.record import CEILING, CONTEXTS, ROUTES, Recording, Ref, Text
 
 LABEL_DELAY_MEAN_S = 1.0
 #: After the last text: so long for the last answers and for what was learnt last.
 GRACE_S = 30.0
 _KINDS = ("predictions", "outcomes", "epochs")
-_MOST_WAIT_S = 0.02
-_RECORDS_A_READ = 500
 _LOOK_AT_APP_S = 0.5
-_METADATA_TIMEOUT_S = 15.0
-
-
-class AppEndedError(Exception):
-    """The app stopped while texts were being sent."""
 
 
 class Planned:
@@ -69,37 +63,14 @@ class Load:
         self._run = run
         self._random = np.random.default_rng(seed + 1)
         self._at_s = self._random.exponential(1 / per_second, len(self._texts)).cumsum()
-        self._topics = topics
-        self._kinds = {topics[kind]: kind for kind in _KINDS}
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 5})
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "sentiment-reader",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 50,
-            }
-        )
+        self._kafka = Kafka(bootstrap_servers, topics, _KINDS)
         self._due: list[tuple[float, Ref]] = []
         self._answered: dict[Ref, int | None] = {}
         self._learnt: set[tuple[int, int]] = set()
 
-    @contextmanager
-    def opened(self) -> Iterator[Load]:
-        """Read each topic from its beginning; the app's Kafka is new, so all records in it are of this run."""
-        try:
-            places = []
-            for topic in self._kinds:
-                found = self._consumer.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic]
-                places += [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in found.partitions]
-            self._consumer.assign(places)
-            yield self
-        finally:
-            self._consumer.close()
-            self._producer.purge()
-            self._producer.flush(1.0)
-            self._producer.close()
+    def opened(self) -> AbstractContextManager[None]:
+        """Read while the run goes on."""
+        return self._kafka.opened()
 
     def go(self, tell: Callable[[float], None], app_lives: Callable[[], bool]) -> None:
         """Send everything, then wait for what is missing, `GRACE_S` at most.
@@ -121,8 +92,8 @@ class Load:
                 looked_s = now_s
                 if not app_lives():
                     raise AppEndedError
-            wait_s = self._at_s[index] - now_s if index < len(self._texts) else _MOST_WAIT_S
-            self._read(min(_MOST_WAIT_S, max(0.001, wait_s)), now_s)
+            wait_s = self._at_s[index] - now_s if index < len(self._texts) else MOST_WAIT_S
+            self._read(min(MOST_WAIT_S, max(0.001, wait_s)), now_s)
         run.refused = len(ROUTES) * len(run.texts) - len(run.refs)
         run.labels_learnt = len(self._learnt)
         for ref, answer in self._answered.items():
@@ -138,22 +109,22 @@ class Load:
 
             def acknowledged(error: KafkaError | None, message: Message, route: str = route) -> None:
                 if error is None:
-                    self._run.refs[_place(message)] = (index, route)
+                    self._run.refs[place_of(message)] = (index, route)
 
-            self._producer.produce(self._topics["requests"], text.encode(), headers=headers, on_delivery=acknowledged)
+            self._kafka.send("requests", text.encode(), headers=headers, on_delivery=acknowledged)
 
     def _send_labels(self, now_s: float) -> None:
         while self._due and self._due[0][0] <= now_s:
             _, ref = heapq.heappop(self._due)
             if ref not in self._run.refs:  # its prediction was read before its acknowledgement: look again
-                heapq.heappush(self._due, (now_s + _MOST_WAIT_S, ref))
+                heapq.heappush(self._due, (now_s + MOST_WAIT_S, ref))
                 break
             index, route = self._run.refs[ref]
             if route == CEILING:  # learns nothing
                 continue
             name = f"{ref[0]}-{ref[1]}"
-            self._producer.produce(
-                self._topics["feedback"],
+            self._kafka.send(
+                "feedback",
                 orjson.dumps({"id": name, "label": self._run.texts[index].truth}),
                 headers=[("ss-ref", name.encode())],
                 partition=ref[0],
@@ -161,16 +132,11 @@ class Load:
             self._run.labels_sent += 1
 
     def _read(self, wait_s: float, now_s: float) -> None:
-        self._producer.poll(0)
-        for message in self._consumer.consume(_RECORDS_A_READ, wait_s):
-            error = message.error()
-            if error is None:
-                self._take(message, now_s)
-            elif not error.retriable():
-                raise AppEndedError(error.str())
+        for kind, message in self._kafka.read(wait_s):
+            self._take(kind, message, now_s)
 
-    def _take(self, message: Message, now_s: float) -> None:
-        kind, value = self._kinds[message.topic() or ""], message.value() or b""
+    def _take(self, kind: str, message: Message, now_s: float) -> None:
+        value = message.value() or b""
         if kind == "epochs":
             key = (message.key() or b"").decode()
             self._run.states[key] = self._run.states.get(key, 0) + 1
@@ -197,8 +163,3 @@ class Load:
     def _all_read(self) -> bool:
         run = self._run
         return not self._due and run.labels_sent <= len(self._learnt) and run.refs.keys() <= self._answered.keys()
-
-
-def _place(message: Message) -> Ref:
-    partition, offset = message.partition(), message.offset()
-    return (-1 if partition is None else partition, -1 if offset is None else offset)

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from examples.demo.app import App, AppFailedError, running
+from examples.common.app import App, AppFailedError, running
 
 PROJECT = Path(__file__).parents[2]
 
