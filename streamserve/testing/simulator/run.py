@@ -16,7 +16,7 @@ from streamserve.testing.simulator.plan import Plan
 from streamserve.testing.simulator.simulation import Simulation
 
 #: Garbage of so many runs is collected at once: a collection walks everything that is alive.
-_COLLECT_EVERY = 25
+_COLLECT_EVERY = 5
 
 Mutation = Callable[[], AbstractContextManager[object]]
 """Breaks the product while it is entered."""
