@@ -14,6 +14,7 @@ from streamserve.core.selection.base import reads_probabilities
 from streamserve.core.selection.confident import ConfidenceRules, Confident
 from streamserve.core.selection.freezing import FreezeRules, Freezing
 from streamserve.core.selection.guarded import Guarded, ShareLimits
+from streamserve.core.selection.inheriting import Heir, Inheriting
 from streamserve.core.selection.pooling import features_read
 from streamserve.core.selection.registry import POLICIES
 from streamserve.errors import ConfigError
@@ -77,6 +78,9 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
     models = tuple(settings.model_id(model) for model in route.models)
     try:
         policy = make_policy(route.policy)
+        heirs = _heirs(settings, route)
+        if heirs:
+            policy = Inheriting(policy=policy, heirs=heirs)
         if route.guard is not None:
             policy = Guarded(policy=policy, limits=ShareLimits(**route.guard.model_dump()))
         if route.freeze is not None:
@@ -106,6 +110,16 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
         tells_probabilities=reads_probabilities(policy),
         contexts=None if route.contexts is None else _context_rule(route.contexts, policy),
     )
+
+
+def _heirs(settings: Settings, route: RouteSettings) -> dict[str, Heir]:
+    """By model id, of the route's models that inherit."""
+    found = {}
+    for name in route.models:
+        model = settings.models[name]
+        if model.inherits is not None:
+            found[settings.model_id(name)] = Heir(of=model.inherits, share=model.inherits_share)
+    return found
 
 
 def _context_rule(contexts: ContextSettings, policy: Policy) -> ContextRule:

@@ -8,6 +8,7 @@ from streamserve.assembly import app_rules, make_policy, model_rules, model_spec
 from streamserve.core.selection.exp3 import Exp3
 from streamserve.core.selection.guarded import Guarded, ShareLimits
 from streamserve.core.selection.hedge import Hedge
+from streamserve.core.selection.inheriting import Heir, Inheriting
 from streamserve.core.selection.static import Static
 from streamserve.errors import ConfigError
 from streamserve.settings import Settings, parse_settings
@@ -131,3 +132,13 @@ def test_a_guard_is_put_around_the_policy_of_its_route() -> None:
     )
     with pytest.raises(ConfigError, match=r"^x: routes\.digits: guard: .* cannot hold for"):
         app_rules(impossible)
+
+
+def test_a_model_that_inherits_does_so_in_the_routes_that_learn() -> None:
+    config = CONFIG.replace('source = "m:y"', 'source = "m:y"\ninherits = "old@7"\ninherits_share = 0.25')
+    config = config.replace('models = ["z", "x"]', 'models = ["z", "y"]')
+    first = routes(parse_settings(config, "a.toml"))[0]
+    assert isinstance(first.policy, Inheriting)
+    assert first.policy.heirs == {"y@1": Heir(of="old@7", share=0.25)}
+    with pytest.raises(ConfigError, match="y@1 is this model itself"):
+        parse_settings(config.replace("old@7", "y@1"), "a.toml")

@@ -295,6 +295,14 @@ def _shares(config: RawConfig, guard: KeyPath, models: int) -> Iterator[Mistake]
         yield Mistake(path=path, words=words)
 
 
+def _heirs(config: RawConfig) -> Iterator[Mistake]:
+    for model in config.names("models"):
+        path: KeyPath = ("models", model, "inherits")
+        version = config.text("models", model, "version") or "1"
+        if config.text(*map(str, path)) == f"{model}@{version}":
+            yield Mistake(path=path, words=f"{dotted(path)}: {model}@{version} is this model itself; name another one")
+
+
 def _broker(config: RawConfig) -> Iterator[Mistake]:
     named = config.text("broker", "bootstrap_servers") is not None
     client: KeyPath = ("broker", "client")
@@ -336,6 +344,7 @@ _CHECKS = (
     _policies,
     _weights,
     _guards,
+    _heirs,
     _combined_by,
     _contexts,
     _broker,

@@ -159,6 +159,15 @@ class ModelSettings(Section):
     """`[models.NAME]`: one model, and how its batches are cut."""
 
     version: Version = Field(default="1", description="Answers are told apart by `name@version`; text, in quotes.")
+    inherits: Text | None = Field(
+        default=None,
+        pattern=r"^[^@]+@[^@]+$",
+        description="`name@version` of a model, mostly the version before: where a route's learnt state knows that one "
+        "and not yet this, this one begins with a part of what it has earned. Left out: as any new model.",
+    )
+    inherits_share: Float = Field(
+        default=0.5, ge=0, le=1, description="That part: 0, as any new model; 1, as if it were the same one."
+    )
     source: Text = Field(
         min_length=1,
         description="Import path (`package.module:attribute`, found from the working folder) or a file, relative to "

@@ -13,6 +13,7 @@ from streamserve.core.contexts import features_of
 from streamserve.core.messages import F64
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution
+from streamserve.core.selection.inheriting import Heir, part
 from streamserve.core.selection.sums import STATE_VERSION, check_version, decay_of, usable_losses
 from streamserve.errors import ConfigError, ContractError
 
@@ -112,6 +113,9 @@ class KeepsLinear:
         if any(squares[place, i, i] < 0.0 for place in range(len(models)) for i in range(d)):
             raise ContractError("a learnt state holds a sum of squares below 0")
         return _frozen(tuple(models), squares, products, events)
+
+    def inherited(self, data: Mapping[str, Any], model: str, heir: Heir) -> Mapping[str, Any]:
+        return part(data, ("squares", "products"), model, heir)
 
 
 def aligned_linear(policy: KeepsLinear, state: LinearSums, models: Sequence[str]) -> LinearSums:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamserve.core.records import OutcomeRecord
+from streamserve.core.selection.inheriting import Heir, part
 from streamserve.core.selection.sums import STATE_VERSION, check_version, decay_of, usable_losses
 from streamserve.errors import ContractError
 
@@ -141,3 +142,6 @@ class KeepsRewards:
 
     def load(self, data: Mapping[str, Any], models: Sequence[str]) -> RewardSums:
         return load_rewards(data, models)
+
+    def inherited(self, data: Mapping[str, Any], model: str, heir: Heir) -> Mapping[str, Any]:
+        return part(data, ("counts", "rewards"), model, heir)

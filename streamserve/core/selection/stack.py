@@ -15,6 +15,7 @@ from streamserve.core.losses import label_rows
 from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.records import Label, OutcomeRecord
 from streamserve.core.selection.base import Distribution
+from streamserve.core.selection.inheriting import Heir, towards
 from streamserve.core.selection.sums import STATE_VERSION, check_rate, check_version
 from streamserve.errors import ContractError
 
@@ -128,6 +129,9 @@ class Stack:
         return StackWeights(
             models=tuple(models), weights=tuple(known.get(model, mean) for model in models), events=events
         )
+
+    def inherited(self, data: Mapping[str, Any], model: str, heir: Heir) -> Mapping[str, Any]:
+        return towards(data, "weights", model, heir)
 
     def _told(self, state: StackWeights, outcome: OutcomeRecord) -> tuple[list[int], list[_Rows], list[int]] | None:
         """Places of the members that told probabilities, these, one list per row each, and the rows' true columns."""

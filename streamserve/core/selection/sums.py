@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from streamserve.core.messages import F64, I64, PROBABILITY_ONE
+from streamserve.core.selection.inheriting import Heir, towards
 from streamserve.errors import ConfigError, ContractError
 
 #: Of what `dump` gives. A state without a version is of the first.
@@ -103,6 +104,9 @@ class KeepsLosses:
 
     def load(self, data: Mapping[str, Any], models: Sequence[str]) -> LossSums:
         return load_sums(data, models)
+
+    def inherited(self, data: Mapping[str, Any], model: str, heir: Heir) -> Mapping[str, Any]:
+        return towards(data, "losses", model, heir)
 
 
 def softmin(losses: Sequence[float], eta: float) -> list[float]:
