@@ -118,6 +118,18 @@ def _models() -> list[tuple[Any, slice]]:
     ]
 
 
+def fitted(places: tuple[int, int]) -> tuple[Any, Any, F64]:
+    """Two of the models, trained as those of the stream, and images that none was trained with."""
+    images, labels = mnist5k()
+    pixels = images / 255.0
+    order = np.random.default_rng(0).permutation(len(labels))
+    taught, asked = order[:TRAINED], order[TRAINED:]
+    found = _models()
+    fits = [(found[place][0], taught[found[place][1]]) for place in places]
+    one, other = (model.fit(pixels[rows], labels[rows]) for model, rows in fits)
+    return one, other, pixels[asked]
+
+
 def _file() -> Path:
     key = hashlib.sha256("\n".join([repr(_models()), sklearn.__version__, MNIST_SHA256]).encode()).hexdigest()[:12]
     return cache_folder("models") / f"failure-stream-{key}.npz"

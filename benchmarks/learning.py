@@ -1,8 +1,8 @@
 """How well and how fast the policies learn: `python -m benchmarks.learning [--only SECTION] [--seeds N]`, no broker.
 
-Sections: `failure` (MNIST, the best of five models fails for a while),
-`confidence` (of an ensemble's answers there), `clipper` (the published rules on a stream like
-theirs), `speed`, `draws`. Prints each number to reach as held or missed; exit code 1 where one is missed. Rows go to
+Sections: `failure` (MNIST, the best of five models fails for a while), `confidence` (of an ensemble's answers there),
+`cascade` (a second opinion where a quick model is not sure), `clipper` (the published rules on a stream like theirs),
+`speed`, `draws`. Prints each number to reach as held or missed; exit code 1 where one is missed. Rows go to
 results/bench/learning.csv.
 """
 
@@ -19,6 +19,7 @@ from rich.table import Table
 
 from benchmarks import machine
 from benchmarks.figures import Figure
+from benchmarks.learning_cascade import cascade
 from benchmarks.learning_quality import clipper, confidence, failure
 from benchmarks.learning_speed import draws, speed
 from benchmarks.results import append_csv
@@ -30,6 +31,7 @@ COLUMNS = ("section", "what", "seeds", "value", "deviation", "limit", "held")
 SECTIONS: dict[str, Callable[[int], Iterator[Figure]]] = {
     "failure": failure,
     "confidence": confidence,
+    "cascade": cascade,
     "clipper": clipper,
     "speed": speed,
     "draws": draws,

@@ -17,6 +17,7 @@ from streamserve.core.selection.guarded import Guarded, ShareLimits
 from streamserve.core.selection.inheriting import Heir, Inheriting
 from streamserve.core.selection.pooling import features_read
 from streamserve.core.selection.registry import POLICIES
+from streamserve.core.selection.second import WithSecond
 from streamserve.errors import ConfigError
 from streamserve.runtimes import ModelSpec
 from streamserve.runtimes.isolation import Limits
@@ -76,6 +77,9 @@ def make_policy(chosen: PolicySettings) -> Policy:
 
 def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
     models = tuple(settings.model_id(model) for model in route.models)
+    second = None if route.second_opinion is None else settings.model_id(route.second_opinion)
+    if second is not None:
+        models = (*models, second)
     try:
         policy = make_policy(route.policy)
         heirs = _heirs(settings, route)
@@ -85,6 +89,8 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
             policy = Guarded(policy=policy, limits=ShareLimits(**route.guard.model_dump()))
         if route.freeze is not None:
             policy = Freezing(policy=policy, rules=FreezeRules(**route.freeze.model_dump()))
+        if second is not None:
+            policy = WithSecond(policy=policy, second=second)
         if route.confidence is not None:
             rules = ConfidenceRules(**route.confidence.model_dump())
             policy = Confident(policy=policy, rules=rules, combine=route.combine)
@@ -108,6 +114,7 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
         learns=learns,
         probabilities=route.probabilities,
         tells_probabilities=reads_probabilities(policy),
+        second=second,
         contexts=None if route.contexts is None else _context_rule(route.contexts, policy),
     )
 

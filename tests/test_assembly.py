@@ -9,6 +9,7 @@ from streamserve.core.selection.exp3 import Exp3
 from streamserve.core.selection.guarded import Guarded, ShareLimits
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.selection.inheriting import Heir, Inheriting
+from streamserve.core.selection.second import WithSecond
 from streamserve.core.selection.static import Static
 from streamserve.errors import ConfigError
 from streamserve.settings import Settings, parse_settings
@@ -142,3 +143,51 @@ def test_a_model_that_inherits_does_so_in_the_routes_that_learn() -> None:
     assert first.policy.heirs == {"y@1": Heir(of="old@7", share=0.25)}
     with pytest.raises(ConfigError, match="y@1 is this model itself"):
         parse_settings(config.replace("old@7", "y@1"), "a.toml")
+
+
+SECOND = """\
+confidence_threshold = 0.9
+below_threshold = "second_opinion"
+second_opinion = "y"
+confidence = { of = "probability" }
+"""
+WITH_W = CONFIG.replace('models = ["x", "y"]', 'models = ["x", "y", "w"]').replace(
+    "[models.z]", '[models.w]\nsource = "m:w"\n\n[models.z]'
+)
+
+
+def second(text: str = SECOND, models: str = '["x"]') -> Settings:
+    config = WITH_W.replace('[routes.second]\nmodels = ["y"]\n', f"[routes.second]\nmodels = {models}\n{text}")
+    return parse_settings(config, "a.toml")
+
+
+def test_a_second_opinion_is_the_last_model_of_its_route_and_no_choice_of_its_policy() -> None:
+    found = routes(second())[1]
+    assert (found.models, found.second, found.second_mask) == (("x@3", "y@1"), "y@1", 2)
+    assert (found.learns, found.abstains, found.has_default) == (True, False, False)
+    assert found.confident is not None
+    assert isinstance(found.confident.policy, WithSecond)
+    assert found.policy.distribution(found.policy.initial(found.models), found.models).masks.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (SECOND.replace('"y"', '"v"'), 'there is no model "v"'),
+        (SECOND.replace('"y"', '"z"'), "one pool must host it"),
+        (SECOND.replace('"y"', '"x"'), "one of the route's models already"),
+        (SECOND.replace("0.9", "0.0"), "needs a confidence_threshold above 0"),
+        (SECOND.replace('of = "probability"', "prior = 3.0"), 'with of = "probability"'),
+        (SECOND.replace('second_opinion = "y"\n', ""), "one is missing"),
+        (SECOND + "contexts = {}\n", "not with contexts"),
+        (SECOND.replace('"probability" }', '"probability", coverage = 0.9 }'), "not made with second opinions"),
+    ],
+)
+def test_what_a_second_opinion_needs_is_told(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        second(text)
+
+
+def test_a_policy_that_asks_several_models_has_no_second_opinion() -> None:
+    with pytest.raises(ConfigError, match="asks several models at once"):
+        routes(second(models='["x", "w"]'))

@@ -45,6 +45,8 @@ class Admitted:
     choice: Choice
     forced: Flags
     """The request named one model, so nothing was drawn."""
+    without: U64
+    """Models that the request is not to be given to, as bits."""
     ids: list[str | None]
     """`ce_id`"""
     traces: list[bytes | None]
@@ -127,6 +129,7 @@ class Admission:
             priority=self._ask_priority[ask],
             choice=self._choose(requests, route, mask, self._ask_without[ask], contexts),
             forced=mask != 0,
+            without=self._ask_without[ask],
             ids=ids,
             traces=traces,
             errors=errors,

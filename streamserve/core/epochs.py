@@ -21,7 +21,7 @@ import numpy as np
 
 from streamserve.core.bounds import Fill, fullest
 from streamserve.core.contexts import GLOBAL, ContextRule, features_of
-from streamserve.core.fast import constant, distinct, every, highest, lowest, some
+from streamserve.core.fast import constant, distinct, every, has_bit, highest, lowest, some
 from streamserve.core.history import NEVER_MS, State, StateHistory
 from streamserve.core.messages import F64, I64, INITIAL_EPOCH, U64, Choice, Flags
 from streamserve.core.records import StateRecord
@@ -133,6 +133,14 @@ class EpochTable:
             choice.chosen[rows], choice.probability[rows] = part.chosen, part.probability
             choice.epoch[rows], choice.stale[rows] = part.epoch, part.stale
         return choice
+
+    def may_ask(self, route: int, model: str, append_ms: I64) -> Flags:
+        """`[n]`: whether no switch forbids to ask this model for requests of these append times."""
+        models = self._routes[route].route.models
+        allowed = self._switches.allowed(models, append_ms) if self._switches else None
+        if allowed is None:
+            return np.ones(len(append_ms), np.bool_)
+        return has_bit(allowed, models.index(model))
 
     def _allowed(self, table: _RouteStates, append_ms: I64, without: U64 | None) -> U64 | None:
         """`[n]`: models that may be asked, as bits; None: all. Where none would be left, a switch counts more than a

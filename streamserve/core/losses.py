@@ -8,6 +8,7 @@
 * A label informs every model that answered; a reward only the one that was served: the model that it names, else the
   only one chosen, with loss `1 - reward`. A default that was served informs nobody. Where the served answer was drawn
   among those of several (combine rule `drawn`), a reward informs every model that gave just that answer.
+  A second opinion, where one came, is what was served.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def losses_of(
         return Unusable(reason="no_label_no_reward", detail="feedback holds neither a label nor a reward")
     if feedback.reward is not None and not 0.0 <= feedback.reward <= 1.0:
         return Unusable(reason="bad_reward", detail=f"the reward must be a number from 0 to 1, not {feedback.reward}")
-    named = None if feedback.model is None else _asked(feedback.model, decision.chosen)
+    named = None if feedback.model is None else _asked(feedback.model, _all_asked(decision))
     if named == "":
-        asked = ", ".join(decision.chosen)
+        asked = ", ".join(_all_asked(decision))
         return Unusable(reason="unknown_model", detail=f"model {feedback.model} was not asked; asked: {asked}")
     if not feedback.has_label:
         return _reward_losses(combine, decision, members, feedback.reward, named)
@@ -50,6 +51,10 @@ def losses_of(
         return {}
     answers = {model: rows for model, rows in members.items() if named in (None, model) and _is_rows(rows)}
     return _label_losses(combine, decision, answers, feedback.label)
+
+
+def _all_asked(decision: Decision) -> tuple[str, ...]:
+    return decision.chosen if decision.second is None else (*decision.chosen, decision.second)
 
 
 def _asked(name: str, chosen: Sequence[str]) -> str:
@@ -64,6 +69,8 @@ def _reward_losses(
         return {}
     if combine == "drawn" and named is None:
         return {model: 1.0 - reward for model, rows in members.items() if rows == decision.label}
+    if decision.second in members and named is None:
+        return {decision.second: 1.0 - reward} if decision.second is not None else {}
     served = named or (decision.chosen[0] if len(decision.chosen) == 1 else None)
     return {served: 1.0 - reward} if served is not None and served in members else {}
 

@@ -213,6 +213,8 @@ class Predictions:
     """How old the learnt state was that chose, at the request's append; -1: there was none. None: nothing is learnt."""
     set_size: F64 | None = None
     """Classes in the set, or length of the interval, the mean over a request's rows; NaN where there is none."""
+    second: str | None = None
+    """The route's model for second opinions: of `choice.chosen`, its bit says that it was asked for one."""
     served_probability: F64 | None = None
     """With which each answer would be given, by those who answered; only where the rule draws it."""
     extras: tuple[NamedRows, ...] = ()

@@ -107,6 +107,8 @@ class Decision:
     """What was not answered since it was not sure enough, one value per row."""
     context: str = ""
     """Of the request, with all its levels; or the vector that its route's policy reads."""
+    second: str | None = None
+    """The model that was asked for a second opinion; not one of `chosen`, but of `members` where it answered."""
     served_probability: float | None = None
     """With which the answer that was given would be given; only where the route's rule draws it."""
 
@@ -114,6 +116,11 @@ class Decision:
     def answer(self) -> Label:
         """What the chosen models said together, whether it was given or withheld."""
         return self.label if self.withheld is None else self.withheld
+
+    @property
+    def first_answer(self) -> Label:
+        """What was said before a second opinion, if one was asked: by the one model chosen."""
+        return self.answer if self.second is None else self.members.get(self.chosen[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,12 +43,20 @@ class Route:
     """Predictions carry the combined probabilities as a second output."""
     tells_probabilities: bool = False
     """Predictions carry each member's probabilities: its policy learns from them."""
+    second: str | None = None
+    """A model, the last of `models`, that no policy chooses: it is asked where a first answer, of one model, is less
+    sure than the threshold, and there is time; then its answer counts."""
     contexts: ContextRule | None = None
     """Its requests have contexts, with a learnt state each; None: they share one."""
 
     def levels(self, context: str) -> tuple[str, ...]:
         """The contexts whose states feedback of this one teaches, its own last."""
         return (GLOBAL,) if self.contexts is None else self.contexts.levels(context)
+
+    @property
+    def second_mask(self) -> int:
+        """The bit of the second opinion; 0: there is none."""
+        return 0 if self.second is None else 1 << (len(self.models) - 1)
 
     @property
     def confident(self) -> Confident | None:

@@ -27,11 +27,13 @@ from streamserve.core.messages import (
     Predictions,
     ToldProbabilities,
 )
+from streamserve.core.opinions import evidence_of
 from streamserve.core.outputs_of import default_rows, member_outputs, told_probabilities
 from streamserve.core.reasons import UNUSABLE, Missing, Outcome, Reason
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.rows import span_ms, starts_of
 from streamserve.core.selection.base import draw, salt_of
+from streamserve.core.selection.confident import Confident
 from streamserve.core.slicing import take_predictions
 from streamserve.core.sureness import Said, sureness
 from streamserve.core.window import NO_ERROR, Due, Window, bits, member_words
@@ -62,6 +64,11 @@ class Settling:
             return np.ones((len(at), 1))
         weights = self._epochs.weights(route, *self._decided_by(route, at))
         weights[~bits(table["chosen"][at], width)] = 0.0
+        mask = self._rules.routes[route].second_mask
+        if mask:  # where it has come, it counts alone
+            came = (table["chosen"][at] & table["present"][at] & np.uint64(mask)) != 0
+            weights[came] = 0.0
+            weights[came, width - 1] = 1.0
         return weights
 
     def _decided_by(self, route: int, at: I64) -> tuple[I64, I64, list[str] | None]:
@@ -127,6 +134,8 @@ class Settling:
         weights = self.weights(route, at)
         combined, members, row_starts = self.combined(at, route, weights)
         agreement = self.confidence(weights, combined, members, row_starts)
+        if rule.confident is not None and rule.confident.rules.of == "probability":
+            agreement = self._evidence(rule, combined, members, row_starts)
         said = Said(confidence=agreement)
         if rule.confident is not None:
             said = sureness(
@@ -135,6 +144,8 @@ class Settling:
                 agreement,
                 (combined, row_starts),
             )
+        if rule.confident is not None and rule.second is not None:
+            said = self._with_second(rule, rule.confident, said, at, route)
         confidence = said.confidence
         complete = (table["chosen"][at] & ~table["present"][at]) == 0
         late = now_ms > table["deadline_ms"][at]
@@ -145,6 +156,8 @@ class Settling:
         outputs = member_outputs(rule, combined, members, row_starts, low)
         told = told_probabilities(rule, combined, members, row_starts) if rule.tells_probabilities else ()
         served = None
+        if rule.second is not None:
+            low[:] = False  # it was asked, or there was no time: what is there is given
         if rule.combine == "drawn":
             there = np.stack([rows.present[row_starts[:-1]] for _, rows in members], axis=1)
             served = served_probability(weights[:, [bit for bit, _ in members]], combined.agrees, there, row_starts)
@@ -172,6 +185,29 @@ class Settling:
         if rule.confident is not None:
             block = replace(block, extras=(*block.extras, NamedRows(name="withheld", rows=combined.labels, told=low)))
         return _split_low(block, at, low, rule)
+
+    def _evidence(self, rule: Route, combined: Combined, members: list[tuple[int, MemberRows]], row_starts: I64) -> F64:
+        """`[n]`: the answer's highest probability; where a second opinion came, that of the first answer. NaN: none."""
+        n = len(row_starts) - 1
+        if rule.second is None:
+            found = combined.probabilities
+            return np.full(n, np.nan) if found is None else evidence_of(found, row_starts)
+        evidence = np.full(n, np.nan)
+        for bit, rows in members:
+            if rule.models[bit] != rule.second and rows.probabilities is not None:
+                there = rows.present[row_starts[:-1]]
+                evidence[there] = evidence_of(rows.probabilities, row_starts)[there]
+        return evidence
+
+    def _with_second(self, rule: Route, confident: Confident, said: Said, at: I64, route: int) -> Said:
+        """The same, with how often second opinions are right where one came."""
+        table = self._window.table
+        came = (table["chosen"][at] & table["present"][at] & np.uint64(rule.second_mask)) != 0
+        if not some(came):
+            return said
+        numbers, decided = self._epochs.deciding(route, *self._decided_by(route, at))
+        of_second = np.array([confident.confidence_of_second(one.value) for one in decided])
+        return replace(said, confidence=np.where(came, of_second[numbers], said.confidence))
 
     def confidence(
         self, weights: F64, combined: Combined, members: list[tuple[int, MemberRows]], row_starts: I64
@@ -345,6 +381,7 @@ class Settling:
             agreement=agreement,
             state_age_ms=self._ages_ms(at, route),
             set_size=None if said is None else said.set_size,
+            second=self._rules.routes[route].second if route >= 0 else None,
             served_probability=served_probability,
             extras=() if said is None else said.extras,
             queue_ms=table["queue_ms"][at],

@@ -211,7 +211,20 @@ class Window:
         known: Flags | bool = True
         if answers.models and answers.models != ours:
             chosen, known = _in_order_of(ours, answers.models, chosen)
-        differs = known & ((epoch != table["epoch"][at]) | (chosen != table["chosen"][at]))
+        second = np.uint64(self.routes[self._route_index[answers.route]].second_mask)
+        asked = chosen & second  # whether it is to be waited for is no part of the choice
+        chosen = chosen & ~second
+        self._take_choice(answers, at, rows, (chosen, epoch, stale, known), second)
+        if some(asked != 0):
+            same = (table["chosen"][at] & ~second) == chosen
+            table["chosen"][at[same]] |= asked[same]
+
+    def _take_choice(
+        self, answers: Answers, at: I64, rows: I64, said: tuple[U64, I64, Flags, Flags | bool], second: np.uint64
+    ) -> None:
+        table, theirs = self.table, answers.choice
+        chosen, epoch, stale, known = said
+        differs = known & ((epoch != table["epoch"][at]) | (chosen != table["chosen"][at] & ~second))
         if not some(differs):
             return
         ours_stale = table["stale"][at]

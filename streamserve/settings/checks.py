@@ -82,8 +82,9 @@ def _defaults(config: RawConfig) -> Iterator[Mistake]:
     for route in config.names("routes"):
         has_default = ("routes", route, "default") in config
         threshold = config.number("routes", route, "confidence_threshold")
-        abstains = config.text("routes", route, "below_threshold") == "abstain"
-        if threshold and not has_default and not abstains:
+        below = config.text("routes", route, "below_threshold")
+        abstains = below == "abstain"
+        if threshold and not has_default and below not in ("abstain", "second_opinion"):
             path: KeyPath = ("routes", route, "confidence_threshold")
             yield Mistake(path=path, words=f"{dotted(path)} needs routes.{route}.default, which is given below it")
         age = config.number("routes", route, "max_state_age_ms")
@@ -206,6 +207,39 @@ def _weights(config: RawConfig) -> Iterator[Mistake]:
             yield Mistake(path=path, words=f"{dotted(path)} lacks {listing(lacking)}; a {word} of 0 is allowed")
         if weights and not any(config.number(*map(str, path), model) for model in weights):
             yield Mistake(path=path, words=f"{dotted(path)}: at least one {word} must be above 0")
+
+
+def _second_opinions(config: RawConfig) -> Iterator[Mistake]:
+    for route in config.names("routes"):
+        table: KeyPath = ("routes", route)
+        second = config.text("routes", route, "second_opinion")
+        wanted = config.text("routes", route, "below_threshold") == "second_opinion"
+        where: KeyPath = (*table, "second_opinion" if second is not None else "below_threshold")
+        for words in _second_faults(config, route, second) if second is not None and wanted else ():
+            yield Mistake(path=where, words=f"{dotted(where)}: {words}")
+        if wanted != (second is not None):
+            words = 'second_opinion names the model, below_threshold = "second_opinion" asks it; one is missing'
+            yield Mistake(path=where, words=f"{dotted(table)}: {words}")
+
+
+def _second_faults(config: RawConfig, route: str, second: str) -> Iterator[str]:
+    models, known = config.names("routes", route, "models"), config.names("models")
+    if second not in known:
+        yield f'there is no model "{second}"; allowed: {listing(known)}{did_you_mean(second, known)}'
+        return
+    if second in models:
+        yield f"{second} is one of the route's models already; name another one"
+    if not config.number("routes", route, "confidence_threshold"):
+        yield "needs a confidence_threshold above 0, below which it is asked"
+    if config.text("routes", route, "confidence", "of") != "probability":
+        yield f'needs routes.{route}.confidence with of = "probability": how sure one model is'
+    if config.number("routes", route, "confidence", "coverage"):
+        yield "sets of classes (confidence.coverage) are not made with second opinions"
+    if "contexts" in config.names("routes", route):
+        yield "not with contexts"
+    pools = [config.names("pools", pool, "models") for pool in config.names("pools")]
+    if not any({second, *models} <= set(pool) for pool in pools):
+        yield f"one pool must host it and all of the route's models ({listing(models)})"
 
 
 _COMBINED_BY = {
@@ -345,6 +379,7 @@ _CHECKS = (
     _weights,
     _guards,
     _heirs,
+    _second_opinions,
     _combined_by,
     _contexts,
     _broker,

@@ -276,6 +276,11 @@ class FreezeSettings(Section):
 class ConfidenceSettings(Section):
     """`[routes.NAME.confidence]`: how sure answers are, learnt from labels; else the models' weighted agreement."""
 
+    of: Literal["agreement", "probability"] = Field(
+        default="agreement",
+        description="What it is learnt from: the models' weighted agreement, or the answer's highest probability (the "
+        "only sign of doubt where one model answers alone).",
+    )
     method: Literal["counts", "isotonic", "temperature"] = Field(
         default="counts",
         description="From the models' agreement to the probability that the answer is right. `counts`: how often "
@@ -353,8 +358,13 @@ class RouteSettings(Section):
     confidence_threshold: Float = Field(
         default=0.0, ge=0, le=1, description="With less confidence than this an answer is not given ..."
     )
-    below_threshold: Literal["default", "abstain"] = Field(
-        default="default", description="... but the default, or none: reason `abstained`, outcome `default`."
+    below_threshold: Literal["default", "abstain", "second_opinion"] = Field(
+        default="default",
+        description="... but the default, or none: reason `abstained`, outcome `default`; or a second opinion is asked "
+        "of another model, whose answer is given where it comes in time.",
+    )
+    second_opinion: Name | None = Field(
+        default=None, description="That model: a costlier one, in the same pool, and none of `models`."
     )
     input: Literal["oip", "rows", "text", "raw"] = Field(
         default="oip",

@@ -42,6 +42,7 @@ class DecisionValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = None
     withheld: Annotated[Any, Meta(description="What was not answered since it was not sure enough.")] = None
     context: Annotated[str, Meta(description="Of the request, with all its levels; or the vector of its policy.")] = ""
+    second: Annotated[str | None, Meta(description="Model that was asked for a second opinion.")] = None
     served_probability: Annotated[
         float | None, Meta(description='With which the answer was given; only where `combine = "drawn"`.')
     ] = None

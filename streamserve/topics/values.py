@@ -155,6 +155,13 @@ class PredictionParameters(Struct, frozen=True, kw_only=True, omit_defaults=True
         Annotated[float, Meta(ge=0)] | UnsetType,
         Meta(description="Classes in the set, or length of the interval, that holds the truth; the mean over rows."),
     ] = UNSET
+    second_opinion: Annotated[
+        str | UnsetType,
+        Meta(
+            description="Model that was asked because the chosen one's answer was not sure enough; where it is not in "
+            "`missing`, `label` is its answer."
+        ),
+    ] = UNSET
     served_probability: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | UnsetType,
         Meta(description='Where `combine = "drawn"`: with which this answer was given, by those who answered.'),

@@ -48,6 +48,8 @@ def gather(outcomes: Sequence[OutcomeRecord], route: Route) -> Evidence:
     The route is the one whose requests they are, with the policy that is asked about in place of its own.
     """
     mine = _of_route(outcomes, route.name)
+    # With a second opinion all have answered just where the first was not sure: no sample of the requests.
+    mine = [outcome for outcome in mine if outcome.decision.second is None]
     full = [outcome for outcome in mine if len(usable_losses(outcome.losses, route.models)) == len(route.models)]
     drawn = [outcome for outcome in mine if _is_drawn(outcome, route)]
     served = [reward for outcome in mine if (reward := served_reward(outcome, route)) is not None]

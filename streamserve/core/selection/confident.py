@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from streamserve.core.selection.stack import column_of
 from streamserve.errors import ConfigError, ContractError
 
 STATE_VERSION = 1
+#: Steps of 5 %, where confidence is learnt from probabilities.
+_STEPS = 21
 _ANSWERS = ("ok", "partial", "default")
 
 
@@ -31,6 +33,8 @@ _ANSWERS = ("ok", "partial", "default")
 class ConfidenceRules:
     """How confidence is learnt. Raises ConfigError on impossible parameters."""
 
+    of: Literal["agreement", "probability"] = "agreement"
+    """What confidence is learnt from: the members' weighted agreement, or the answer's highest probability."""
     method: Method = "counts"
     half_life_events: float = 350.0
     prior: float = 5.0
@@ -65,6 +69,8 @@ class ConfidentState:
     """... sum of the sizes of these sets (classes; for numbers the length of the interval), ..."""
     judged: float = 0.0
     """... and number of sets."""
+    second: Learnt
+    """Of second opinions, all at one level: how often they are right where a first answer was not sure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,10 @@ class Confident(Around):
     def initial(self, models: Sequence[str]) -> ConfidentState:
         calibrating, tracking = self._calibrating(models), self.rules.tracking or QuantileTracking()
         return ConfidentState(
-            policy=self.policy.initial(models), learnt=calibrating.initial(), tracked=tracking.initial()
+            policy=self.policy.initial(models),
+            learnt=calibrating.initial(),
+            tracked=tracking.initial(),
+            second=self._with(2).initial(),
         )
 
     def distribution(self, state: ConfidentState, models: Sequence[str]) -> Distribution:
@@ -116,6 +125,8 @@ class Confident(Around):
             "sized": state.sized,
             "judged": state.judged,
         }
+        if state.second != self._with(2).initial():
+            confidence["second"] = self._with(2).dump(state.second)
         return {**own, "confidence": confidence}
 
     def load(self, data: Mapping[str, Any], models: Sequence[str]) -> ConfidentState:
@@ -133,12 +144,15 @@ class Confident(Around):
             sums = [float(found[key]) for key in ("held", "sized", "judged")]
             learnt = self._calibrating(models).load(found["calibration"])
             tracked = tracking.load(found["tracking"])
+            second = self._with(2).load(found["second"]) if "second" in found else initial.second
         except (KeyError, TypeError, ValueError) as error:
             raise ContractError(f"a state of confidence cannot be read: {error!r}") from error
         if not all(math.isfinite(value) and value >= 0.0 for value in sums):
             raise ContractError(f"a state of confidence cannot be {found}")
         held, sized, judged = sums
-        return ConfidentState(policy=policy, learnt=learnt, tracked=tracked, held=held, sized=sized, judged=judged)
+        return ConfidentState(
+            policy=policy, learnt=learnt, tracked=tracked, held=held, sized=sized, judged=judged, second=second
+        )
 
     # -- what is said of answers ---------------------------------------------------------------------------------
 
@@ -147,6 +161,10 @@ class Confident(Around):
         known = np.isfinite(agreement)
         said = self._with(len(state.learnt.said)).probabilities(state.learnt, np.where(known, agreement, 0.0))
         return np.where(known, said, np.nan)
+
+    def confidence_of_second(self, state: ConfidentState) -> float:
+        """The probability that a second opinion is right."""
+        return float(self._with(2).probabilities(state.second, np.ones(1))[0])
 
     def classes(self, state: ConfidentState, probabilities: F64) -> Flags | None:
         """`[rows, classes]`: which classes are in each row's set; None where no coverage is asked for."""
@@ -171,7 +189,7 @@ class Confident(Around):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def _calibrating(self, models: Sequence[str]) -> Calibrating:
-        return self._with(len(models) + 1)
+        return self._with(_STEPS if self.rules.of == "probability" else len(models) + 1)
 
     def _with(self, levels: int) -> Calibrating:
         rules = self.rules
@@ -180,9 +198,10 @@ class Confident(Around):
         )
 
     def _judged(self, state: ConfidentState, outcome: OutcomeRecord) -> ConfidentState:
-        """A label judges the answer; a default that was given has judged nothing, what it withheld has."""
+        """A label judges the answer; a default that was given has judged nothing, what it withheld has. Where a second
+        opinion was asked, each of the two is judged."""
         decision = outcome.decision
-        answer = decision.answer
+        answer = decision.first_answer
         if not outcome.has_label or decision.agreement is None or answer is None or decision.outcome not in _ANSWERS:
             return state
         vectors = any(isinstance(row, list) for row in answer)
@@ -193,6 +212,10 @@ class Confident(Around):
         calibrating = self._with(len(state.learnt.said))
         learnt = calibrating.learn(state.learnt, decision.agreement, loss / len(labels))
         state = state if learnt is state.learnt else replace(state, learnt=learnt)
+        if decision.second is not None:
+            own = outcome.losses.get(decision.second, -1.0)
+            second = self._with(2).learn(state.second, 1.0, own)
+            return state if second is state.second else replace(state, second=second)
         for score, size in self._scores(state, decision, answer, labels):
             state = self._scored(state, score, size)
         return state

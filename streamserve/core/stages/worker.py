@@ -14,10 +14,11 @@ Long since taking in, sending and settling share one table; what runs and why is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from streamserve.core.admission import Admission
+from streamserve.core.admission import Admission, Admitted
 from streamserve.core.answering import Answering
 from streamserve.core.blocks import Answered
 from streamserve.core.bounds import Fill, fullest
@@ -42,6 +43,7 @@ from streamserve.core.events import (
 from streamserve.core.fast import distinct, every, has_bit, indices, some
 from streamserve.core.headroom import Headroom
 from streamserve.core.messages import I64, U64, Answers, Flags, Requests
+from streamserve.core.opinions import unsure
 from streamserve.core.owned import Owned
 from streamserve.core.reasons import PRESENT, Missing
 from streamserve.core.routes import AppRules
@@ -71,6 +73,7 @@ _COLUMNS = {
     "heard": np.bool_,  # one has answered
     "unacked": np.int64,  # answers sent and not acknowledged
     "done": np.bool_,
+    "may_second": np.bool_,  # it may be given to the model for second opinions
     "ids": np.object_,  # the bodies' ids, known once they are decoded
 }
 
@@ -102,16 +105,23 @@ class WorkerStage:
             for route in rules.routes
         ]
         self._answering = Answering(rules, self._table, codecs)
+        self._seconds = {
+            route.name: (index, route, self._desks[route.second])
+            for index, route in enumerate(rules.routes)
+            if route.second is not None and route.second in self._desks
+        }
         self._thinning = {
             route.name: Thinning(len(hosted), route.deadline_ms)
             for route, hosted in zip(rules.routes, self._hosted, strict=True)
-            if len(hosted) > 1
+            if len(hosted) > 1 and route.second is None
         }
         self._skip: dict[int, I64] = {}
         self._owned = Owned()
         self._lag: dict[int, int] = {}
         self._sent: dict[int, tuple[I64, Answers]] = {}
         """Token -> those that wait for its acknowledgement, and all that it carries."""
+        self._later: list[tuple[Desk, I64]] = []
+        """Requests for second opinions of the present turn."""
         self._next_token = 0
         self._largest_bytes = 1
         """No body was larger: a queue that is far below its bound need not be added up."""
@@ -162,6 +172,7 @@ class WorkerStage:
             # Others may have decoded what it waits to fill a batch with: then there are more rows than it saw.
             if desk.go_at_ms is not None:
                 self._cut(desk, now_ms, effects)
+        self._ask_later(now_ms, effects)
         self._drop_done()
 
     def next_deadline_ms(self) -> int | None:
@@ -288,6 +299,7 @@ class WorkerStage:
                 "n_bytes": n_bytes,
                 "ids": None,
                 "waiting": waiting[kept],
+                "may_second": self._may_second(admitted, requests.append_ms)[kept] if self._seconds else False,
             },
             {
                 "keys": requests.keys if all_kept else [requests.keys[i] for i in rows_kept],
@@ -298,6 +310,16 @@ class WorkerStage:
         )
         self._soonest_ms = min(self._soonest_ms, int(self._table["deadline_ms"][-len(kept) :].min()))
         self._queue(handles, now_ms, effects)
+
+    def _may_second(self, admitted: Admitted, append_ms: I64) -> Flags:
+        """`[n]`: who has not named its model, nor left that one out, and no switch keeps it from it."""
+        found = ~admitted.forced
+        for index, route, _ in self._seconds.values():
+            assert route.second is not None
+            mine = admitted.route == index
+            asked = (admitted.without & np.uint64(route.second_mask)) == 0
+            found[mine] &= asked[mine] & self._epochs.may_ask(index, route.second, append_ms[mine])
+        return found
 
     def _skip_answered(self, requests: Requests, live: Flags) -> None:
         """Requests that have their terminal record from before this ownership are not run again."""
@@ -400,6 +422,8 @@ class WorkerStage:
             return
         handles, answers = ours
         table = self._table
+        if answers.route in self._seconds:
+            answers = self._with_second(handles, answers, now_ms, effects)
         at = table.at(handles[handles >= table.base])
         counted = at[table["waiting"][at] > 0]
         table["waiting"][counted] -= 1
@@ -412,6 +436,48 @@ class WorkerStage:
             return
         table["unacked"][counted] += 1
         self._send(counted + table.base, answers, effects)
+
+    def _with_second(self, handles: I64, answers: Answers, now_ms: int, effects: list[Effect]) -> Answers:
+        """Ask for a second opinion where an answer is not sure enough and, alone, one would come in time.
+
+        The answer bears that model among its chosen: so an aggregator waits for it, and no longer than the deadline.
+        """
+        index, route, desk = self._seconds[answers.route]
+        table = self._table
+        wanted = unsure(answers, route, index, self._epochs) & (handles >= table.base)
+        rows = indices(wanted)
+        at = table.at(handles[rows])
+        due_ms = desk.doomed_until_ms(now_ms, self._rules.guard_ms)
+        in_time = (table["waiting"][at] > 0) & (table["deadline_ms"][at] > due_ms) & table["may_second"][at]
+        if desk.circuit.is_open or not some(in_time):
+            return answers
+        rows, at = rows[in_time], at[in_time]
+        mask = np.uint64(route.second_mask)
+        table["chosen"][at] |= mask
+        table["waiting"][at] += 1
+        chosen = answers.choice.chosen.copy()
+        chosen[rows] |= mask
+        effects.append(Count(what="second_opinion", label="asked", model=desk.rules.model, n=len(rows)))
+        self._later.append((desk, at + table.base))
+        return replace(answers, choice=replace(answers.choice, chosen=chosen))
+
+    def _ask_later(self, now_ms: int, effects: list[Effect]) -> None:
+        """Queue what second opinions were wanted for, once the answers that want them are on their way."""
+        while self._later:
+            desk, handles = self._later.pop()
+            handles = handles[handles >= self._table.base]
+            handles = handles[self._table["waiting"][self._table.at(handles)] > 0]
+            if not len(handles):
+                continue
+            desk.add(handles, now_ms)
+            over = self._over(desk)
+            if len(over):
+                self._emit_all(self._answering.shed(desk, over, "full", now_ms, effects), now_ms, effects)
+            if desk.running is None:
+                self._cut(desk, now_ms, effects)
+            elif desk.rules.cache_bytes:
+                waiting = handles[desk.queues(handles)]
+                self._emit_all(self._answering.look_up(desk, waiting, now_ms, effects), now_ms, effects)
 
     def _weigh(self, answers: Answers, handles: I64, counted: I64, now_ms: int) -> None:
         """Tell the route's thinning which requests are over, and which of them nobody answered."""

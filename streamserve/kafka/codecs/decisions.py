@@ -55,6 +55,8 @@ def decode_decision(raw: bytes) -> Decision | None:
     parameters = value.parameters
     chosen = tuple(parameters.chosen.split(",")) if parameters.chosen else ()
     label = rows_of.get("label")
+    second = parameters.second_opinion if isinstance(parameters.second_opinion, str) else None
+    asked = chosen if second is None else (*chosen, second)
     return Decision(
         id=value.id,
         route=value.model_name,
@@ -64,7 +66,7 @@ def decode_decision(raw: bytes) -> Decision | None:
         off_epoch=parameters.off_epoch is True,
         chosen=chosen,
         label=label,
-        members=_members(chosen, _absent(parameters.missing), rows_of),
+        members=_members(asked, _absent(parameters.missing), rows_of),
         rows=0 if label is None else len(label),
         probabilities={
             model: rows for model in chosen if (rows := rows_of.get(f"{_PROBABILITIES}{model}")) is not None
@@ -74,6 +76,7 @@ def decode_decision(raw: bytes) -> Decision | None:
         combined=rows_of.get("probabilities") if "in_set" in rows_of else None,
         withheld=rows_of.get("withheld"),
         context=parameters.context if isinstance(parameters.context, str) else "",
+        second=second,
         served_probability=(
             parameters.served_probability if isinstance(parameters.served_probability, float) else None
         ),

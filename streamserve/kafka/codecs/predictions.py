@@ -141,7 +141,7 @@ def _tensors(name: str, rows: AnyArray, starts: list[int]) -> list[str]:
 
 def _story_texts(predictions: Predictions) -> list[str]:
     """Parameters that many requests share, each followed by a comma."""
-    choice, n = predictions.choice, len(predictions)
+    choice, n, second = predictions.choice, len(predictions), predictions.second
     flags = predictions.late + 2 * choice.stale + 4 * predictions.off_epoch.astype(np.int64)
     missing = [row.tobytes() for row in predictions.missing] if predictions.missing.any() else [b""] * n
     columns = (
@@ -156,24 +156,28 @@ def _story_texts(predictions: Predictions) -> list[str]:
     texts: dict[_Story, str] = {}
     if n >= _WORTH_COMPARING and missing[0] == b"" and all((column == column[0]).all() for column in columns):
         first: list[int] = [column[0].item() for column in columns]
-        return [_story_text(predictions.models, (*first, b""))] * n
+        return [_story_text(predictions.models, (*first, b""), second)] * n
     found = []
     for story in zip(*(column.tolist() for column in columns), missing, strict=True):
         text = texts.get(story)
         if text is None:
-            text = texts[story] = _story_text(predictions.models, story)
+            text = texts[story] = _story_text(predictions.models, story, second)
         found.append(text)
     return found
 
 
 @lru_cache(maxsize=1024)
-def _story_text(models: tuple[str, ...], story: _Story) -> str:
+def _story_text(models: tuple[str, ...], story: _Story, second: str | None = None) -> str:
     outcome, reason, chosen, answered, probability, epoch, flags, missing = story
-    names = [model for bit, model in enumerate(models) if chosen >> bit & 1]
+    asked = [model for bit, model in enumerate(models) if chosen >> bit & 1]
+    is_second = second in asked and len(asked) > 1  # else the request was given to that one alone
+    names = [model for model in asked if not is_second or model != second]
     text = (
         f'"outcome":"{Outcome(outcome)}","reason":"{Reason(reason)}","probability":{probability / PROBABILITY_ONE!r},'
         f'"epoch":{epoch},"chosen":{json_text(",".join(names))},'
     )
+    if is_second:
+        text += f'"second_opinion":{json_text(second or "")},'
     absent = []
     for bit, model in enumerate(models):
         code = missing[bit] if missing else Missing.PRESENT

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,7 +33,10 @@ from streamserve.core.events import (
 from streamserve.core.messages import Answers, Choice, Headers, Outputs, Requests
 from streamserve.core.reasons import UNUSABLE, Missing, Outcome, Reason
 from streamserve.core.routes import AppRules, Route
+from streamserve.core.selection.ab import AB
+from streamserve.core.selection.confident import ConfidenceRules, Confident
 from streamserve.core.selection.exp3 import Exp3
+from streamserve.core.selection.second import WithSecond
 from streamserve.core.selection.static import Static
 from streamserve.core.slicing import joined_requests
 from streamserve.core.takeover import parse_metadata
@@ -75,6 +78,24 @@ def rules(bounds: Bounds = Bounds()) -> AppRules:  # noqa: B008  (frozen)
         ),
         guard_ms=GUARD_MS,
         bounds=bounds,
+    )
+
+
+def rules_with_second() -> AppRules:
+    """Two of the routes ask one model first, and another one where it is not sure."""
+    found = rules()
+    first, other, third = found.routes
+    rule = ConfidenceRules(of="probability")
+    asked = Confident(policy=WithSecond(policy=AB(), second="c@1"), rules=rule, combine="vote")
+    exp3 = Confident(policy=WithSecond(policy=Exp3(), second="b@1"), rules=rule, combine="vote")
+    common: dict[str, Any] = {"learns": True, "confidence_threshold": 0.8}
+    return replace(
+        found,
+        routes=(
+            replace(first, policy=asked, second="c@1", **common),
+            replace(other, policy=exp3, second="b@1", combine="vote", **common),
+            third,
+        ),
     )
 
 
@@ -122,6 +143,7 @@ class ServingLaws(StageLaws):
     takes_answers: ClassVar[bool] = False
     row_ms: ClassVar[float] = 0.5
     """What a model says that a row took; beside 2 ms a call."""
+    gives_probabilities: ClassVar[bool] = False
     behaviours: ClassVar[tuple[int, ...]] = (PLAIN,) * 12 + (RAISES, NOT_FINITE, WRONG_COUNT, HANGS, ROW_ERROR)
 
     def __init__(self) -> None:
@@ -344,7 +366,9 @@ class ServingLaws(StageLaws):
         if (behaviour == NOT_FINITE).any():
             labels = np.where(behaviour[: len(labels)] == NOT_FINITE, np.nan, labels)
         refused = {int(i): "refused" for i in np.flatnonzero(behaviour == ROW_ERROR)}
-        outputs = Outputs(labels=labels, row_errors=refused)
+        sure = np.where(effect.inputs[: len(labels), 1] % 3 == 0, 0.6, 0.99)
+        probabilities = np.stack((sure, 1.0 - sure), axis=1) if self.gives_probabilities else None
+        outputs = Outputs(labels=labels, probabilities=probabilities, row_errors=refused)
         return BatchFinished(batch=effect.batch, outputs=outputs, duration_ms=2.0 + self.row_ms * len(labels))
 
     def _note(self, effect: Effect) -> None:

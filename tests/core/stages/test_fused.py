@@ -9,7 +9,7 @@ from streamserve.core.stage import Stage
 from streamserve.core.stages.fused import FusedStage
 from streamserve.testing.laws import check_laws
 from tests.core import kit
-from tests.core.stages.serving_case import CODECS, TIGHT, ServingLaws, model_rules, rules
+from tests.core.stages.serving_case import CODECS, TIGHT, ServingLaws, model_rules, rules, rules_with_second
 from tests.effort import examples
 
 
@@ -56,7 +56,14 @@ class TightLaws(WaitingLaws):
     app = rules(TIGHT)
 
 
-@pytest.mark.parametrize("case", [FusedLaws, WaitingLaws, SmallBatchLaws, OverloadLaws, TightLaws])
+class SecondLaws(WaitingLaws):
+    """Answers that are not sure get a second opinion, in time or not."""
+
+    app = rules_with_second()
+    gives_probabilities = True
+
+
+@pytest.mark.parametrize("case", [FusedLaws, WaitingLaws, SmallBatchLaws, OverloadLaws, TightLaws, SecondLaws])
 def test_the_laws_hold(case: type[ServingLaws]) -> None:
     check_laws(case, examples=examples(40), steps=25)
 

@@ -21,6 +21,7 @@ from tests.core.stages.serving_case import (
     ServingLaws,
     model_rules,
     rules,
+    rules_with_second,
 )
 from tests.effort import examples
 
@@ -53,7 +54,14 @@ class TightLaws(OverloadLaws):
     app = rules(TIGHT)
 
 
-@pytest.mark.parametrize("case", [WorkerLaws, OverloadLaws, TightLaws])
+class SecondLaws(OverloadLaws):
+    """Answers that are not sure get a second opinion, and there is hardly time for one."""
+
+    app = rules_with_second()
+    gives_probabilities = True
+
+
+@pytest.mark.parametrize("case", [WorkerLaws, OverloadLaws, TightLaws, SecondLaws])
 def test_the_laws_hold(case: type[ServingLaws]) -> None:
     check_laws(case, examples=examples(40), steps=25)
 
