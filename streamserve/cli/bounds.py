@@ -99,6 +99,13 @@ SERVING = (
         test="core/test_cache.py::test_the_budget_is_kept_and_what_is_found_is_what_was_put",
     ),
     Bound(
+        what="features of texts that several plans of a process share",
+        setting="pools.NAME.plan_cache_bytes",
+        metric="streamserve_plan_cache_bytes",
+        full="the least recently used row goes, unless it was asked for again: then the new one is not kept",
+        test="plan/test_materialised.py::test_a_row_that_is_asked_for_outlives_those_that_are_not",
+    ),
+    Bound(
         what="requests of an aggregator that have no acknowledged record",
         setting="bounds.open_requests",
         fill="open_requests",

@@ -33,7 +33,7 @@ def load_pool(settings: Settings, pool: str) -> dict[str, Runtime]:
     for spec in model_specs(settings, pool):
         _log.info("loading model %s", spec.model_id, extra=about("load", model=spec.model_id))
         runtimes[spec.model_id] = load(spec, base_dir=settings.base_dir)
-    share(runtimes)
+    share(runtimes, cache_bytes=settings.pools[pool].plan_cache_bytes)
     return runtimes
 
 

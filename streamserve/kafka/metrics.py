@@ -1,4 +1,4 @@
-"""Metrics of one process: the only import of prometheus_client. Derived from events and effects, never in the core.
+"""Metrics of one process (of its plans: `plan_metrics`). Derived from events and effects, never in the core.
 
 What the hot path hands over is only kept; it is counted in bulk, now and then and whenever somebody looks: a labelled
 counter costs microseconds, and at low rates there is one event for each request.
@@ -24,9 +24,11 @@ from streamserve.core.events import BatchFinished
 from streamserve.core.messages import AnyArray, DeadLetters, Predictions
 from streamserve.core.reasons import Missing, Outcome, Reason
 from streamserve.core.routes import Route
+from streamserve.kafka.plan_metrics import PlanMetrics
 from streamserve.kafka.ports import At, Chunk
 from streamserve.kafka.recent import Rate, Recent
 from streamserve.runtimes.isolation import ProcessState
+from streamserve.runtimes.plan_figures import PlanFigures
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -265,6 +267,7 @@ class RoleMetrics:
         self._clock_bound = Gauge("streamserve_clock_bound_seconds", "Half its uncertainty", registry=registry)
         self._weights = Gauge("streamserve_model_weight", "Newest learnt weight", ["route", "model"], registry=registry)
         self._processes = _Processes(registry)
+        self._plans = PlanMetrics(registry)
         self._bulk: dict[tuple[str, str], _Bulk] = {}
         self._model_names: defaultdict[str, set[str]] = defaultdict(set)
         self._calls: dict[int, str] = {}
@@ -475,6 +478,10 @@ class RoleMetrics:
         """Of the isolated models, as they are now."""
         for state in states:
             self._processes.set(state)
+
+    def plans(self, figures: PlanFigures | None) -> None:
+        """Of the process's white-box plans, as they are now."""
+        self._plans.figures = figures
 
     def page(self) -> bytes:
         """What `/metrics` serves."""

@@ -22,6 +22,7 @@ from streamserve.runtimes.base import Lane, Runtime, Sharing
 from streamserve.runtimes.isolated import IsolatedRuntime
 from streamserve.runtimes.isolation import ProcessState
 from streamserve.runtimes.plain import plain_outputs
+from streamserve.runtimes.plan_figures import PlanFigures, figures_of
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +84,10 @@ class Runner(Protocol):
 
     def processes(self) -> list[ProcessState]:
         """Of the models in processes of their own."""
+        ...
+
+    def plans(self) -> PlanFigures | None:
+        """Of the white-box plans of this process; None where it has none."""
         ...
 
     def close(self) -> None: ...
@@ -299,6 +304,10 @@ class ModelRunner:
     def away(self) -> list[str]:
         """Why isolated models cannot be called now; empty where all can."""
         return [words for runtime in self._isolated if (words := runtime.away)]
+
+    def plans(self) -> PlanFigures | None:
+        """Of the white-box plans of this process; None where it has none."""
+        return figures_of(self._runtimes)
 
     def processes(self) -> list[ProcessState]:
         """Of the isolated models."""

@@ -416,6 +416,7 @@ class RoleService:
 
         if self.runner is not None:
             self.metrics.processes(self.runner.processes())
+            self.metrics.plans(self.runner.plans())
 
     def _fills(self) -> dict[str, Fill]:
         """Of what serves and of what sweeps, the fuller one."""

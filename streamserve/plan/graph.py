@@ -166,7 +166,8 @@ class Builder:
     This is also the way to write a plan without scikit-learn::
 
         builder = Builder(InputForm(kind="columns", columns=2))
-        scaled = builder.add("divide", [builder.source], constants={"by": np.array([2.0, 3.0])})
+        by = {"by": np.array([2.0, 3.0])}
+        scaled = builder.add("divide", [builder.source], params={"narrow": False}, constants=by)
         graph = builder.graph({"predict": scaled})
         plan = laid_out(graph)  # streamserve.plan.compile
 

@@ -19,10 +19,12 @@ from streamserve.plan.graph import Graph, Node
 from streamserve.plan.kernels import dense, forest, heads, histograms
 from streamserve.plan.kernels.memory import addresses
 from streamserve.plan.kernels.scratch import empty_row
+from streamserve.plan.materialised import SubResults, materialising
 from streamserve.plan.operators import OPERATORS, RowsRefused
 from streamserve.plan.operators.chains import chain, codes_of, members_of
 from streamserve.plan.operators.fused import stage_of
 from streamserve.plan.operators.heads import chained_heads
+from streamserve.plan.stage_times import StageTimes
 
 Run = Callable[..., Any]
 
@@ -203,7 +205,9 @@ class Layout:
         self.choice: dict[int, tuple[str, ...]] = {}
         made: dict[tuple[int, str], Run] = {}
         self._runs: list[tuple[Run, ...]] = []
-        shared = _adds_to_what_others_read(graph)
+        self._plain: list[tuple[Run, ...]] = []
+        """Before anything was materialised, and without the copies."""
+        self._shared = shared = _adds_to_what_others_read(graph)
         for i, node in enumerate(graph.nodes):
             variants = {variant.name: variant for variant in variants_of(node)}
             names = tuple((choice or {}).get(i, ())) or (next(iter(variants)),) * len(SIZES)
@@ -211,10 +215,17 @@ class Layout:
             for name in names:
                 if (i, name) not in made:
                     made[i, name] = variants[name].make(node)
-                    if i in shared:
-                        made[i, name] = _on_a_copy(made[i, name])
-            self._runs.append(tuple(made[i, name] for name in names))
+            self._plain.append(tuple(made[i, name] for name in names))
+            self._runs.append(tuple(_on_a_copy(run) if i in shared else run for run in self._plain[-1]))
         self._needed: dict[tuple[str, ...], list[int]] = {}
+        self.times: StageTimes | None = None
+        """Where the times of some calls are counted."""
+
+    def materialise(self, cache: SubResults, shared: frozenset[str]) -> None:
+        """From now on the features of those text stages go through a cache: `materialised.shared_keys`."""
+
+        for i, runs in materialising(self.graph, cache, shared, self._plain).items():
+            self._runs[i] = tuple(_on_a_copy(run) if i in self._shared else run for run in runs)
 
     def steps(self, outputs: tuple[str, ...]) -> list[int]:
         """The nodes that these outputs need, in order."""
@@ -248,6 +259,8 @@ class Layout:
 
     def values(self, rows: Any, outputs: tuple[str, ...]) -> list[Any]:
         """The value of every node that the outputs need; None for the others. Raises `RowsRefused`."""
+        if self.times is not None and self.times.due():
+            return self._timed(rows, outputs, self.times)
         values: list[Any] = [None] * len(self.graph.nodes)
         size = _size_of(len(rows))
         nodes = self.graph.nodes
@@ -260,6 +273,18 @@ class Layout:
                 values[i] = run(*[values[source] for source in inputs])
             else:
                 values[i] = run(rows)
+        return values
+
+    def _timed(self, rows: Any, outputs: tuple[str, ...], times: StageTimes) -> list[Any]:
+        values: list[Any] = [None] * len(self.graph.nodes)
+        size, spent = _size_of(len(rows)), []
+        for i in self.steps(outputs):
+            node = self.graph.nodes[i]
+            inputs = [values[source] for source in node.inputs] or [rows]
+            started_s = time.perf_counter()
+            values[i] = self._runs[i][size](*inputs)
+            spent.append((node.op, time.perf_counter() - started_s))
+        times.add(spent)
         return values
 
     def seconds(self, rows: Any, outputs: tuple[str, ...]) -> dict[int, float]:

@@ -6,6 +6,8 @@ else the runtime `sklearn` takes it. It is then compared with the plan on sample
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +21,9 @@ from streamserve.runtimes.options import Options
 
 if TYPE_CHECKING:
     from streamserve.plan.compile import Plan
+    from streamserve.plan.materialised import SubResults
     from streamserve.plan.physical import Answers
+    from streamserve.plan.stage_times import StageTimes
 
 
 class PlanRuntime:
@@ -50,6 +54,11 @@ class PlanRuntime:
             raise type(refusal)(f"model {spec.model_id}: {spec.source}: {refusal}") from refusal
         self._plan = plan
         self._spec = spec
+        self.times: StageTimes = require("streamserve.plan.stage_times", spec).StageTimes()
+        """Of its stages; after `share`, of all plans of the process."""
+        self.cache: SubResults | None = None
+        """Of sub-results, where it shares some with others of the process."""
+        plan.layout.times = self.times
         self.lane: Lane | None = None
         self._asked = ("predict", "predict_proba") if wanted and "predict_proba" in plan.outputs else ("predict",)
         self._classes = plain_strings(plan.classes) if len(self._asked) > 1 and plan.classes is not None else None
@@ -80,6 +89,11 @@ class PlanRuntime:
     @property
     def plan(self) -> Plan:
         return self._plan
+
+    @cached_property
+    def held_bytes(self) -> Mapping[str, int]:
+        """Bytes of each array of the plan, by content hash."""
+        return {constant.digest: constant.nbytes for constant in self._plan.graph.constants()}
 
     @property
     def asked(self) -> tuple[str, ...]:

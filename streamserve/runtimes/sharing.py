@@ -86,15 +86,31 @@ def _first(outputs: Outputs, rows: int) -> Outputs:
     )
 
 
-def share(runtimes: Mapping[str, Runtime]) -> None:
-    """Give those plans among a process's models that may run together a lane of their own."""
+def share(runtimes: Mapping[str, Runtime], *, cache_bytes: int = 0) -> None:
+    """Give those plans among a process's models that may run together a lane of their own.
+
+    `cache_bytes`: memory for sub-results that plans of the process share, kept between batches; 0: none are.
+    """
     plans = {model: runtime for model, runtime in runtimes.items() if isinstance(runtime, PlanRuntime)}
     if len(plans) < 2:
         return
-    from streamserve.plan.sharing import together  # noqa: PLC0415  (a plan is there, so its extra is)
+    from streamserve.plan.materialised import SubResults, shared_keys  # noqa: PLC0415  (a plan is there: so is its extra)
+    from streamserve.plan.sharing import together  # noqa: PLC0415  (as above)
 
+    times = next(iter(plans.values())).times
+    for runtime in plans.values():
+        runtime.times = runtime.plan.layout.times = times
+    shared = shared_keys(runtime.plan.graph for runtime in plans.values()) if cache_bytes else frozenset()
+    cache = SubResults(cache_bytes) if shared else None
     for group in together({model: runtime.plan for model, runtime in plans.items()}):
+        group.layout.times = times
+        if cache is not None:
+            group.layout.materialise(cache, shared)
         members = {model: plans[model] for model in group.plans}
         lane = PlanLane(group, members)
         for runtime in members.values():
             runtime.lane = lane
+    if cache is not None:
+        for runtime in plans.values():
+            runtime.cache = cache
+            runtime.plan.layout.materialise(cache, shared)

@@ -153,6 +153,13 @@ class PoolSettings(Section):
         le=1 << 40,
         description="Memory of each process for results of inputs seen before; 0: no cache.",
     )
+    plan_cache_bytes: Int = Field(
+        default=0,
+        ge=0,
+        le=1 << 40,
+        description="Memory of each process for features of texts that came before, where several of its plans share "
+        "them; 0: none are kept.",
+    )
 
 
 class ModelSettings(Section):

@@ -17,8 +17,18 @@ __all__ = ["compilations", "warm"]
 
 def warm() -> None:
     """Compile every kernel, or read it from numba's cache, and make the tables of characters."""
-    from streamserve.plan.kernels import characters, dense, dictionary, forest, heads, histograms, neighbours, text  # noqa: PLC0415  (takes seconds the first time)
+    from streamserve.plan.kernels import (  # noqa: PLC0415  (takes seconds the first time)  # noqa: PLC0415  (as above)
+        characters,
+        dense,
+        dictionary,
+        forest,
+        heads,
+        histograms,
+        neighbours,
+        products,
+        text,
+    )
 
     characters.classes()
     characters.lowering()
-    _ = dense, dictionary, forest, heads, histograms, neighbours, text
+    _ = dense, dictionary, forest, heads, histograms, neighbours, products, text

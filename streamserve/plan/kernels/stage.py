@@ -102,8 +102,8 @@ class TextStage:
         """Add each document's score of every head to `scores [n, K]`, in place."""
         self._call(self._packed(texts), self._options, scores)
 
-    def matrix(self, texts: Texts) -> Any:
-        """The features as CSR `[n, features]`."""
+    def rows(self, texts: Texts) -> tuple[AnyArray, AnyArray, I64]:
+        """The features of all documents, end to end: int32 ids, values, and where each document begins, `[n + 1]`."""
         packed = self._packed(texts)
         rows = len(packed.offsets) - 1
         units = len(packed.tokens) if self._by_regex else len(packed.text) + 2 * rows
@@ -114,6 +114,11 @@ class TextStage:
         options = self._options.copy()
         options[kernel.EMIT] = 1
         filled = self._call(packed, options, np.zeros((rows, 1)), (found, values, ends[1:]))
-        index = np.int32 if filled <= np.iinfo(np.int32).max else np.int64
-        parts = (values[:filled].astype(self._dtype), found[:filled].astype(index), ends.astype(index))
-        return sparse.csr_matrix(parts, shape=(rows, self.features))
+        return found[:filled], values[:filled].astype(self._dtype, copy=False), ends
+
+    def matrix(self, texts: Texts) -> Any:
+        """The features as CSR `[n, features]`."""
+        found, values, ends = self.rows(texts)
+        index = np.int32 if len(found) <= np.iinfo(np.int32).max else np.int64
+        parts = (values.copy(), found.astype(index), ends.astype(index))
+        return sparse.csr_matrix(parts, shape=(len(ends) - 1, self.features))

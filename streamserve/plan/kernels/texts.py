@@ -64,6 +64,17 @@ class Texts:
     def __len__(self) -> int:
         return len(self._documents)
 
+    @property
+    def documents(self) -> Sequence[str]:
+        """As they came."""
+        return self._documents
+
+    def taken(self, places: Sequence[int]) -> Texts:
+        """Some of them."""
+        if len(places) == len(self._documents):
+            return self
+        return Texts([self._documents[i] for i in places], lower=self._lower, accents=self._accents)
+
     @cached_property
     def strings(self) -> list[str]:
         """Preprocessed."""

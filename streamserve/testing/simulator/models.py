@@ -138,6 +138,9 @@ class SimulatedRunner:
     def away(self) -> list[str]:
         return []
 
+    def plans(self) -> None:
+        """None of its models is a plan."""
+
     def processes(self) -> list[ProcessState]:
         return []
 
