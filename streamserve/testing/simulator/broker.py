@@ -9,13 +9,14 @@ offset; a producer's older epoch is refused where a newer one has written, be it
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamserve.core.messages import Headers
 from streamserve.kafka.ports import At, Chunk, RecordColumns
+from streamserve.testing.simulator.leaders import REFRESH_MS, Leaders, Led
 from streamserve.testing.simulator.world import World
 
 Appended = Callable[[At, int, str, float], None]
@@ -106,6 +107,11 @@ class SimulatedLog:
         self._compacted = frozenset(compacted)
         self._last_ms = 0
         self.away_until = 0.0
+        self.leaders = Leaders()
+        self.dies_with_an_append: Callable[[int], None] | None = None
+        """Told once which broker leads the partition that is written to next: it dies before it acknowledges that."""
+        self.counts: dict[str, int] = {}
+        """What was met because a leader was lost."""
         self.observers: dict[str, Appended] = {}
         """By topic."""
         self.prefix_fetches = 0
@@ -121,18 +127,60 @@ class SimulatedLog:
     def has(self, at: At) -> bool:
         return at in self._partitions
 
-    def reached(self, what: Callable[[], None]) -> bool:
-        """False, and `what` is done once it is back, while the broker cannot be reached."""
-        if self.world.now >= self.away_until:
+    def reached(self, what: Callable[[], None], led: Iterable[Led] = (), words: str = "") -> bool:
+        """False, and `what` is done later, while no broker can be reached, or who leads one of these.
+
+        `words`: what waits for a leader, to be counted.
+        """
+        now = self.world.now
+        if now < self.away_until:
+            self.world.at(self.away_until + self.world.delay(1, 30), what)
+            return False
+        if now >= self.leaders.fenced_at:
             return True
-        self.world.at(self.away_until + self.world.delay(1, 30), what)
+        until = max((self.leaders.none_until(one) for one in led), default=0.0)
+        if now >= until:
+            return True
+        self.counted_wait(words)
+        self.world.at(until + self.world.delay(*REFRESH_MS), what)
         return False
 
-    def append(self, at: At, parts: Sequence[RecordColumns], writer: str = "", sent: float = 0.0) -> tuple[int, int]:
-        """Append one batch; its first offset and its append time."""
+    def counted_wait(self, words: str) -> None:
+        self.counts[words] = self.counts.get(words, 0) + 1
+
+    def replicated(self, what: Callable[[int], None]) -> bool:
+        """False while a dead broker counts as in sync: what was appended now, with this stamp, is seen once it is
+        fenced; `what` is told the stamp then."""
+        fenced_at = self.leaders.fenced_at
+        if self.world.now >= fenced_at:
+            return True
+        self.counted_wait("seen after its append")
+        self.world.at(fenced_at, what, self.world.clock.broker_ms())
+        return False
+
+    def lose_leader(self, broker: int, for_ms: float) -> bool:
+        """A broker dies, and is fenced so long afterwards; False where another is dead already."""
+        fenced_at = self.world.now + for_ms
+        if not self.leaders.die(broker, self.world.now, fenced_at):
+            return False
+        self.world.at(fenced_at, self._elected)
+        return True
+
+    def _elected(self) -> None:
+        for partition in self._partitions.values():
+            partition.told()
+
+    def append(
+        self, at: At, parts: Sequence[RecordColumns], writer: str = "", sent: float = 0.0, stamp: int | None = None
+    ) -> tuple[int, int]:
+        """Append one batch; its first offset and its append time. `stamp`: of one that was appended before it was
+        replicated."""
         partition = self._partitions[at]
         first, index = partition.next_offset, len(partition.offsets)
-        self._last_ms = stamp = max(self._last_ms, self.world.clock.broker_ms())
+        if stamp is None:
+            self._last_ms = stamp = max(self._last_ms, self.world.clock.broker_ms())
+        elif partition.stamps:
+            stamp = max(stamp, partition.stamps[-1])
         for records in parts:
             partition.keys += records.keys
             partition.values += records.values
@@ -141,6 +189,9 @@ class SimulatedLog:
         partition.offsets += range(first, first + n)
         partition.stamps += [stamp] * n
         partition.next_offset += n
+        if writer and self.dies_with_an_append is not None:
+            die, self.dies_with_an_append = self.dies_with_an_append, None
+            die(self.leaders.of(at))
         observer = self.observers.get(at.topic)
         if observer is not None:
             observer(at, index, writer, sent)
@@ -169,13 +220,15 @@ class SimulatedLog:
         self.markers += 1
         partition.told()
 
-    def begin(self, at: At, transaction: int, parts: Sequence[RecordColumns]) -> tuple[int, int]:
+    def begin(
+        self, at: At, transaction: int, parts: Sequence[RecordColumns], stamp: int | None = None
+    ) -> tuple[int, int]:
         """Append a batch of a transaction: nobody who reads what is committed sees it, or what is behind it, until
         `end`."""
         n = sum(len(records.values) for records in parts)
         partition = self._partitions[at]
         partition.undecided[transaction] = list(range(partition.next_offset, partition.next_offset + n))
-        return self.append(at, parts)
+        return self.append(at, parts, stamp=stamp)
 
     def end(self, at: At, transaction: int, *, commit: bool) -> None:
         """What was aborted leaves a gap, as it is for readers of what is committed."""
@@ -200,11 +253,16 @@ class SimulatedLog:
 
     def readable(self, at: At, position: int, committed_only: bool) -> bool:
         """Whether a fetch from this position would bring something, be it a marker."""
+        if self.world.now < self.leaders.none_until(at):
+            return False
         partition = self._partitions[at]
         return position < (partition.stable if committed_only else partition.next_offset)
 
     def chunk(self, at: At, position: int, most: int, committed_only: bool = False) -> Chunk | None:
         """A prefix of what stands from a position on: usually all of it. From a deleted one: from the start on."""
+        if self.world.now < self.leaders.none_until(at):
+            self.counted_wait("fetch without a leader")
+            return None
         partition = self._partitions[at]
         start = partition.index(max(position, partition.start))
         end = partition.index(partition.stable) if committed_only and partition.undecided else len(partition.offsets)

@@ -7,7 +7,7 @@ stopped one waits for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from streamserve.kafka.once import ExactlyOnce, Outputs
 from streamserve.kafka.perform import Topics
 from streamserve.kafka.ports import At, Chunk, Committed, GroupReader, LogLookups, LogReader, LogWriter, Rebalance
 from streamserve.testing.simulator.groups import Membership
+from streamserve.testing.simulator.leaders import Led
 from streamserve.testing.simulator.node import Node
 from streamserve.testing.simulator.transactions import SimulatedTransactions
 from streamserve.testing.simulator.writer import SimulatedWriter
@@ -239,7 +240,8 @@ class SimulatedGroupReader(_Reading):
             world.after(world.delay(*NETWORK_MS), self._arrive, what, args)
 
     def _arrive(self, what: Callable[..., object], args: tuple[object, ...]) -> None:
-        if self._node.log.reached(partial(self._arrive, what, args)):
+        again = partial(self._arrive, what, args)
+        if self._node.log.reached(again, (self._group.name,), "coordinator moved"):
             what(*args)
 
     def begin(self, positions: Mapping[At, int]) -> None:
@@ -289,27 +291,29 @@ class SimulatedLookups:
 
     async def starts(self, partitions: Collection[At]) -> dict[At, int]:
         log = self._node.log
-        return await self._ask(lambda: {at: log.partition(at).start for at in sorted(partitions)})
+        return await self._ask(partitions, lambda: {at: log.partition(at).start for at in sorted(partitions)})
 
     async def ends(self, partitions: Collection[At]) -> dict[At, int]:
         log = self._node.log
-        return await self._ask(lambda: {at: log.partition(at).next_offset for at in sorted(partitions)})
+        return await self._ask(partitions, lambda: {at: log.partition(at).next_offset for at in sorted(partitions)})
 
     async def since(self, times: Mapping[At, int]) -> dict[At, int]:
         log = self._node.log
-        return await self._ask(lambda: {at: log.since(at, times[at]) for at in sorted(times)})
+        return await self._ask(times, lambda: {at: log.since(at, times[at]) for at in sorted(times)})
 
     async def committed(self, group: str, partitions: Collection[At]) -> dict[At, Committed]:
         groups = self._node.coordinator.groups
         nothing = Committed(offset=-1, metadata="")
-        return await self._ask(lambda: {at: groups[group].commits.get(at, nothing) for at in sorted(partitions)})
+        return await self._ask(
+            (group,), lambda: {at: groups[group].commits.get(at, nothing) for at in sorted(partitions)}
+        )
 
-    async def _ask(self, question: Callable[[], _Found]) -> _Found:
+    async def _ask(self, led: Iterable[Led], question: Callable[[], _Found]) -> _Found:
         node, world = self._node, self._node.log.world
         future: asyncio.Future[_Found] = node.machine.loop.create_future()
 
         def arrive() -> None:
-            if node.log.reached(arrive):
+            if node.log.reached(arrive, led, "look-up without a leader"):
                 world.after(node.delay(NETWORK_MS, _SLOW_LOOK_UPS), node.answer, future, question())
 
         if not node.machine.dead:

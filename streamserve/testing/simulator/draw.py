@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 from streamserve.testing.simulator.app import NAMES
+from streamserve.testing.simulator.leaders import BROKERS
 from streamserve.testing.simulator.models import MODES
 from streamserve.testing.simulator.plan import Ask, Burst, Fault, FeedbackAsk, Form, ModelForm, Plan, Process
 from streamserve.testing.simulator.writer import COMMIT_FATES, CRASH_POINTS, SEND_FATES
@@ -14,7 +15,7 @@ REQUESTS = 2_000
 LOAD_MS = 4_000.0
 _SHORT_WINDOW_MS = 2_000
 MALFORMED = ("empty", "not_json", "shape", "large", "route", "deadline", "header", "form")
-_OUTAGES, _STATIC = 0.25, 0.35
+_OUTAGES, _STATIC, _LEADERS = 0.25, 0.35, 0.4
 _SHORT_MS = 1_000
 _DEADLINES = (50, 150, 400, 1_000, 3_000)
 
@@ -24,7 +25,25 @@ def draw(seed: int, requests: int = REQUESTS) -> Plan:
     form = _form(rng)
     plan = Plan(seed=seed, form=form, bursts=_bursts(rng, form, requests), faults=_faults(rng, form))
     plan = _with_static_members(random.Random(f"static {seed}"), plan)
-    return _with_outage(random.Random(f"outage {seed}"), plan)
+    plan = _with_outage(random.Random(f"outage {seed}"), plan)
+    return _with_lost_leaders(random.Random(f"cluster {seed}"), plan)
+
+
+def _with_lost_leaders(rng: random.Random, plan: Plan) -> Plan:
+    """In some plans one of three brokers dies, or one after the other."""
+    if rng.random() > _LEADERS:
+        return plan
+    lost = [
+        Fault(
+            at_ms=rng.random() * LOAD_MS,
+            kind="leader",
+            for_ms=rng.choice((300, 800, 1_500)),
+            point=rng.choice(("", "append")),
+            number=rng.randrange(BROKERS),
+        )
+        for _ in range(rng.choice((1, 2, 3)))
+    ]
+    return replace(plan, faults=tuple(sorted((*plan.faults, *lost))))
 
 
 def _with_static_members(rng: random.Random, plan: Plan) -> Plan:

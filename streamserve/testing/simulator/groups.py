@@ -144,9 +144,10 @@ class Group:
     def _expire(self, member: Membership) -> None:
         if member not in self._members:
             return
-        away = self._world.now < self._log.away_until  # a broker that hears nobody throws nobody out
-        if away or member.joined is not None:
-            member.heard_at = max(member.heard_at, self._world.now if not away else self._log.away_until)
+        # A broker that hears nobody throws nobody out; a new coordinator gives all members their session.
+        away_until = max(self._log.away_until, self._log.leaders.none_until(self.name))
+        if self._world.now < away_until or member.joined is not None:
+            member.heard_at = max(member.heard_at, self._world.now, away_until)
         if self._world.now < member.heard_at + member.session_ms:
             self._watch(member)
             return

@@ -53,7 +53,8 @@ class Fault(NamedTuple):
     `start`, `away`, `sends` (`point`: fate), `commits`, `model` (`point`: mode), `compact`, `retain` (what no commit
     needs any more is deleted), `delete` (requests of partition `point`, read or not: `number` of a hundred), `deploy`
     (every process restarted with `Form.deployed`, one each `for_ms`), `outage` (whoever writes terminal records is
-    gone; `point` "all": everybody).
+    gone; `point` "all": everybody), `leader` (broker `number` dies,
+    and is fenced after `for_ms`; `point` "append": whichever leads what is written to next, before it says so).
     """
 
     at_ms: float

@@ -160,7 +160,7 @@ class Simulation:
         self.world.after(SLOT_MS, self._look)
 
     def _served(self) -> bool:
-        if self.world.now < self.log.away_until:
+        if self.world.now < max(self.log.away_until, self.log.leaders.fenced_at):
             return False
         served: set[tuple[str, At]] = set()
         for process in self.processes.values():
@@ -287,7 +287,7 @@ class Simulation:
     def faults(self) -> dict[str, int]:
         """Everything that went wrong or was odd, by kind."""
         groups = self.env.coordinator.groups.values()
-        found = self.seen.faults | self.clients.counts
+        found = self.seen.faults | self.clients.counts | self.log.counts
         found["session expired"] = sum(group.expired for group in groups)
         found["commit refused"] = sum(group.refused_commits for group in groups)
         found["static member returned"] = sum(group.returned for group in groups)

@@ -101,7 +101,7 @@ class TransactionCoordinator:
             world.after(world.delay(*(_SLOW_MARKER_MS if slow else _MARKER_MS)), self._mark, known, at)
 
     def _mark(self, known: _Id, at: At) -> None:
-        if self._log.reached(lambda: self._mark(known, at)):
+        if self._log.reached(lambda: self._mark(known, at), (at,), "marker without a leader"):
             self._log.mark(at, known.number, known.epoch)
             known.unmarked -= 1
 
@@ -124,7 +124,7 @@ class SimulatedTransactions(Transactions):
         future = machine.loop.create_future()
 
         def arrive() -> None:
-            if self._log.reached(arrive):
+            if self._log.reached(arrive, (name,), "coordinator moved"):
                 world.after(
                     world.delay(*_NETWORK_MS), _answer, machine, future, self._coordinator.answer(name, request)
                 )

@@ -30,6 +30,10 @@ class Trouble:
                 self._simulation.count("broker away")
                 self._simulation.told("broker", f"cannot be reached for {fault.for_ms:.0f} ms")
                 self._simulation.slow(self._world.now, self._world.now + fault.for_ms + 600)
+            case "leader" if fault.point:
+                self._log.dies_with_an_append = lambda broker: self._lose_leader(fault._replace(number=broker))
+            case "leader":
+                self._lose_leader(fault)
             case "compact":
                 before = self._log.compacted_records
                 self._log.compact()
@@ -45,6 +49,12 @@ class Trouble:
                 self._outage(fault)
             case _:
                 self._happen_to(self._simulation.processes[fault.process], fault)
+
+    def _lose_leader(self, fault: Fault) -> None:
+        if self._log.lose_leader(fault.number, fault.for_ms):
+            self._simulation.count("leader lost")
+            self._simulation.told("broker", f"{fault.number} dies, and is fenced after {fault.for_ms:.0f} ms")
+            self._simulation.slow(self._world.now, self._world.now + fault.for_ms + 600)
 
     def _happen_to(self, process: SimulatedProcess, fault: Fault) -> None:
         world, simulation = self._world, self._simulation

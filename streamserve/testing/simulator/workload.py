@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from streamserve.kafka.perform import Topics
 from streamserve.kafka.ports import At, Columns, Record
@@ -61,26 +62,29 @@ class Clients:
         for burst in plan.bursts:
             self._world.at(burst.at_ms, self._write, burst)
 
-    def _write(self, burst: Burst) -> None:
-        if not self._log.reached(lambda: self._write(burst)):
-            return
+    def _write(self, burst: Burst, stamp: int | None = None) -> None:
+        at = At(self._topics.requests, burst.partition)
+        if stamp is None:
+            again = partial(self._write, burst)
+            if not self._log.reached(again, (at,), "client without a leader") or not self._log.replicated(again):
+                return
         self.to_come -= 1
         asks = [*burst.asks, *(ask for ask in burst.asks for _ in range(ask.copies - 1))]
         self._count("request written twice", len(asks) - len(burst.asks))
-        at = At(self._topics.requests, burst.partition)
         records = [self._bytes.requests(asks)]
         if not burst.held_ms:
-            self._place(burst, asks, *self._log.append(at, records))
+            self._place(burst, asks, *self._log.append(at, records, stamp=stamp))
             return
         self._transactions += 1
         self.to_come += 1
-        first, stamp = self._log.begin(at, self._transactions, records)
+        first, stamp = self._log.begin(at, self._transactions, records, stamp)
         self.held_up(self._world.now, self._world.now + burst.held_ms)
         self._world.after(burst.held_ms, self._decide, burst, asks, self._transactions, first, stamp)
 
     def _decide(self, burst: Burst, asks: list[Ask], transaction: int, first: int, stamp: int) -> None:
         """Commit, or abort, what has stood there undecided."""
-        if not self._log.reached(lambda: self._decide(burst, asks, transaction, first, stamp)):
+        again = partial(self._decide, burst, asks, transaction, first, stamp)
+        if not self._log.reached(again, (At(self._topics.requests, burst.partition),), "marker without a leader"):
             return
         self.to_come -= 1
         if burst.aborted:
@@ -147,7 +151,10 @@ class Clients:
         return len(lost)
 
     def _feed(self, partition: int, offset: int, feedback: FeedbackAsk) -> None:
-        if not self._log.reached(lambda: self._feed(partition, offset, feedback)):
+        to = At(self._topics.feedback, partition)
+        if feedback.kind == "elsewhere":
+            to = At(self._topics.feedback, (partition + 1) % self._form.partitions)
+        if not self._log.reached(lambda: self._feed(partition, offset, feedback), (to,), "client without a leader"):
             return
         self.feedback_to_come -= 1
         ask = self.written[partition].asks[offset]
@@ -155,12 +162,9 @@ class Clients:
             return
         ref: str | None = f"{partition}-{offset}"
         request_id = f"q{ask.number}" if self._form.input == "oip" else f"{partition}-{offset}"
-        to = partition
         match feedback.kind:
             case "id":
                 ref = None
-            case "elsewhere":
-                to = (partition + 1) % self._form.partitions
             case "orphan":
                 ref, self.orphans = f"{partition}-{offset + 1_000_000}", self.orphans + 1
         value, headers = feedback_of(feedback.kind, ask, ref, request_id, self._form.combine == "mean")
@@ -170,7 +174,7 @@ class Clients:
         kind = "early" if early else "late" if feedback.delay_ms > self._form.join_window_ms else feedback.kind
         self._count(f"feedback {kind}", 1)
         self._count("feedback duplicate", feedback.copies - 1)
-        self._log.append(At(self._topics.feedback, to), [Columns.of([record] * feedback.copies)])
+        self._log.append(to, [Columns.of([record] * feedback.copies)])
 
     def all_below(self, partition: int, offset: int, skipped: Skipped | None) -> bool:
         """Whether every request below this offset, but for the skipped ones, has a terminal record."""

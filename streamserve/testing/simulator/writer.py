@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from streamserve.kafka.ports import Ack, At, Fence, RecordColumns
 from streamserve.testing.simulator.broker import Producer, SimulatedLog
@@ -179,12 +180,17 @@ class SimulatedWriter:
         wait = max(0.0, self._rebuilt_at - self._world.now)
         self._world.after(wait + self._world.delay(*SEND_MS), self._arrive, key, batch, producer, fate)
 
-    def _arrive(self, key: _Lane, batch: list[_Send], producer: Producer | None, fate: str) -> None:
+    def _arrive(
+        self, key: _Lane, batch: list[_Send], producer: Producer | None, fate: str, stamp: int | None = None
+    ) -> None:
+        """`stamp`: it was appended then, and is replicated now."""
         world = self._world
-        if self._machine.dead and world.rng.random() < 0.5:
-            return  # it had not left the machine
-        if not self._log.reached(lambda: self._arrive(key, batch, producer, fate)):
-            return
+        if stamp is None:
+            if self._machine.dead and world.rng.random() < 0.5:
+                return  # it had not left the machine
+            arrive = partial(self._arrive, key, batch, producer, fate)
+            if not self._log.reached(arrive, key[:1], "send without a leader") or not self._log.replicated(arrive):
+                return
         give_up = world.delay(*GIVE_UP_MS)
         if fate in ("lost", "late"):
             world.after(give_up, self._failed, key, batch, "timed out")
@@ -197,15 +203,17 @@ class SimulatedWriter:
         if words:
             world.after(world.delay(*ACK_MS), self._failed, key, batch, words)
             return
-        first, stamp = self._append(key[0], batch, producer)
+        first, stamp = self._append(key[0], batch, producer, stamp)
         if fate == "unknown":
             world.after(give_up, self._failed, key, batch, "timed out")
             return
         slow = SLOW_ACK_MS if fate == "slow" else ACK_MS
         world.after(world.delay(*slow), self._answered, key, batch, first, stamp)
 
-    def _append(self, at: At, batch: list[_Send], producer: Producer | None) -> tuple[int, int]:
-        appended = self._log.append(at, _records(batch), self._name, batch[-1][2])
+    def _append(
+        self, at: At, batch: list[_Send], producer: Producer | None, stamp: int | None = None
+    ) -> tuple[int, int]:
+        appended = self._log.append(at, _records(batch), self._name, batch[-1][2], stamp)
         if producer is not None:
             self._log.counted(at, producer, sum(len(records.values) for records, _, _ in batch))
         return appended
@@ -220,7 +228,8 @@ class SimulatedWriter:
             self._effects.failed(at)
 
     def _answered(self, key: _Lane, batch: list[_Send], first: int, stamp: int) -> None:
-        if not self._log.reached(lambda: self._answered(key, batch, first, stamp)) or self._machine.dead:
+        again = partial(self._answered, key, batch, first, stamp)
+        if not self._log.reached(again, key[:1], "acknowledgement lost with its leader") or self._machine.dead:
             return
         for records, future, _ in batch:
             if not future.done():
