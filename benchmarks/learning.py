@@ -2,8 +2,8 @@
 
 Sections: `failure` (MNIST, the best of five models fails for a while), `confidence` (of an ensemble's answers there),
 `cascade` (a second opinion where a quick model is not sure), `clipper` (the published rules on a stream like theirs),
-`speed`, `draws`. Prints each number to reach as held or missed; exit code 1 where one is missed. Rows go to
-results/bench/learning.csv.
+`speed`, `draws`, `contexts` (a million keyed ones). Prints each number to reach as held or missed; exit code 1 where
+one is missed. Rows go to results/bench/learning.csv.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rich.table import Table
 from benchmarks import machine
 from benchmarks.figures import Figure
 from benchmarks.learning_cascade import cascade
+from benchmarks.learning_contexts import contexts
 from benchmarks.learning_quality import clipper, confidence, failure
 from benchmarks.learning_speed import draws, speed
 from benchmarks.results import append_csv
@@ -35,6 +36,7 @@ SECTIONS: dict[str, Callable[[int], Iterator[Figure]]] = {
     "clipper": clipper,
     "speed": speed,
     "draws": draws,
+    "contexts": contexts,
 }
 
 

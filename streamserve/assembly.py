@@ -137,6 +137,9 @@ def _context_rule(contexts: ContextSettings, policy: Policy) -> ContextRule:
         most=contexts.most,
         pooling=contexts.pooling,
         features=features_read(policy),
+        keyed=contexts.keyed,
+        most_keyed=contexts.most_keyed,
+        forget_after_ms=contexts.forget_after_ms,
     )
 
 

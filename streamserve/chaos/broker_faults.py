@@ -32,6 +32,7 @@ _OTHERS = (
     Kind.OUTCOMES,
     Kind.EPOCHS,
     Kind.POLICY,
+    Kind.CONTEXTS,
     Kind.MODELS,
     Kind.DLQ,
 )

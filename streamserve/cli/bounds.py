@@ -143,6 +143,13 @@ SERVING = (
         test="core/stages/test_contexts.py::test_a_context_too_many_gets_no_state_and_is_counted",
     ),
     Bound(
+        what="keyed contexts of one route that have a learnt state, in one partition",
+        setting="routes.NAME.contexts.most_keyed",
+        fill="keyed_contexts",
+        full="as of other contexts; room comes when states are forgotten (`forget_after_ms`)",
+        test="core/stages/test_keyed.py::test_a_key_too_many_gets_no_state_and_is_counted",
+    ),
+    Bound(
         what="learnt states of one route, or of one of its contexts",
         setting="bounds.learnt_states",
         fill="learnt_states",

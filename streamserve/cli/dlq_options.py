@@ -13,7 +13,7 @@ from streamserve.client.dead_letters import Filter, parse_place
 from streamserve.client.times import parse_time_ms
 from streamserve.topics import Kind
 
-_SOURCES = (Kind.REQUESTS, Kind.FEEDBACK, Kind.EPOCHS, Kind.POLICY)
+_SOURCES = (Kind.REQUESTS, Kind.FEEDBACK, Kind.EPOCHS, Kind.POLICY, Kind.CONTEXTS)
 
 Places = Annotated[
     list[str] | None,

@@ -165,6 +165,8 @@ def epoch_of(record: LogRecord) -> StateRecord:
 
 
 def _policy(record: LogRecord) -> str:
+    if record.value is None:
+        return f"{(record.key or b'').decode('utf-8', 'replace')}: forgotten"
     return state_words(decode_snapshot(record.value, partition=record.at.partition, offset=record.offset))
 
 
@@ -194,6 +196,7 @@ _WORDS: Mapping[Kind, Callable[[LogRecord], str]] = {
     Kind.OUTCOMES: outcome_words,
     Kind.EPOCHS: lambda record: state_words(epoch_of(record)),
     Kind.POLICY: _policy,
+    Kind.CONTEXTS: _policy,
     Kind.MODELS: _text,
     Kind.DLQ: dead_letter_words,
 }

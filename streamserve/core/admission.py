@@ -144,12 +144,13 @@ class Admission:
             if rule is None:
                 continue
             for row in indices(route == index).tolist():
+                key = requests.keys[row]
                 if rule.source == "header":
-                    contexts[row] = self._asks[asks[row]].context
+                    contexts[row] = rule.with_key(self._asks[asks[row]].context, key)
                 elif rule.source == "key":
-                    contexts[row] = rule.of_key(requests.keys[row])
+                    contexts[row] = rule.of_key(key)
                 else:
-                    contexts[row] = rule.of_body(requests.values[row])
+                    contexts[row] = rule.with_key(rule.of_body(requests.values[row]), key)
         return contexts
 
     def _choose(self, requests: Requests, route: I64, mask: U64, without: U64, contexts: list[str]) -> Choice:

@@ -63,10 +63,21 @@ class EmitState:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EmitSnapshot:
-    """The same state to the compacted policy topic, after its epochs record was acknowledged."""
+    """The same state to the compacted policy topic (a keyed one: contexts topic), after its epochs record was
+    acknowledged."""
 
     token: int
     state: StateRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForgetState:
+    """A tombstone to the contexts topic: the keyed state of this context is not in force for any open request."""
+
+    token: int
+    route: str
+    context: str
+    partition: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -118,6 +129,7 @@ Effect = (
     | EmitOutcomes
     | EmitState
     | EmitSnapshot
+    | ForgetState
     | ForwardFeedback
     | Settle
     | Pause

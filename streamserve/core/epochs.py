@@ -9,6 +9,9 @@ A route with contexts has one such state for each context and level. A request i
 have learnt something by then: the most special one, drawn towards the one above it (`selection/pooling.py`); a context
 that has learnt nothing yet is decided as the level above it is. The epoch of a choice is that of the context's own
 state: with the time of the request it tells which states the levels above were in.
+
+A keyed state is known to the owners of its partition only (`own`, `disown`); its epoch is an offset in the partition of
+the requests that it decides.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from streamserve.core.bounds import Fill, fullest
-from streamserve.core.contexts import GLOBAL, ContextRule, features_of
+from streamserve.core.contexts import GLOBAL, ContextRule, features_of, is_keyed
+from streamserve.core.events import ContextsFetched, StatesFetched, StatesKnownUntil
 from streamserve.core.fast import constant, distinct, every, has_bit, highest, lowest, some
 from streamserve.core.history import NEVER_MS, State, StateHistory
+from streamserve.core.keyed_histories import KeyedHistories
 from streamserve.core.messages import F64, I64, INITIAL_EPOCH, U64, Choice, Flags
 from streamserve.core.records import StateRecord
 from streamserve.core.routes import AppRules, Route
@@ -34,6 +39,8 @@ from streamserve.core.switches import Switches, SwitchRecord
 
 #: Distributions of a route that are remembered: of a context and the states that it is decided by.
 _REMEMBERED = 4096
+#: After its deadline nothing more is decided about a request; clocks and a slow loop may take some of this.
+_KEEP_MS = 60_000
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -42,6 +49,11 @@ def outcome_partition(route: str, context: str, partitions: int) -> int:
     """Partition of a shared state: of the outcomes that teach it, of its epochs and of its snapshots."""
     value = salt_of(route, context)
     return (value ^ (value >> 32)) % partitions
+
+
+def home_of(route: str, context: str, request_partition: int, partitions: int) -> int:
+    """Partition of the state of this context, as a request of that partition knows it."""
+    return request_partition if is_keyed(context) else outcome_partition(route, context, partitions)
 
 
 class Decided(Protocol):
@@ -71,7 +83,8 @@ class EpochTable:
     """
 
     def __init__(self, rules: AppRules) -> None:
-        self._routes = [_RouteStates(route, rules.epoch_delay_ms) for route in rules.routes]
+        keep_ms = rules.max_deadline_ms + rules.epoch_delay_ms + _KEEP_MS
+        self._routes = [_RouteStates(route, rules.epoch_delay_ms, keep_ms) for route in rules.routes]
         self._most_states = rules.bounds.learnt_states
         self._by_name = {states.route.name: states for states in self._routes}
         self._delay_ms = rules.epoch_delay_ms
@@ -82,12 +95,44 @@ class EpochTable:
         """Take switches of models as they stand in the log, in any order."""
         self._switches.apply(records)
 
+    def own(self, partitions: Iterable[int]) -> None:
+        """Requests of these partitions are to be decided: their keyed states count from now on, and will be loaded."""
+        for partition in partitions:
+            for table in self._routes:
+                table.own(partition)
+
+    def disown(self, partitions: Iterable[int]) -> None:
+        """Forget the keyed states of these partitions."""
+        for partition in partitions:
+            for table in self._routes:
+                table.keyed.pop(partition, None)
+
+    def take(self, event: StatesFetched | ContextsFetched | StatesKnownUntil) -> None:
+        """What has been read of the log."""
+        match event:
+            case StatesFetched():
+                self.apply(event.states)
+                self.switch(event.switches)
+            case ContextsFetched():
+                self.apply(event.states)
+                for table in self._routes if event.loaded else ():
+                    if event.partition in table.keyed:
+                        table.keyed[event.partition].loaded = True
+            case StatesKnownUntil():
+                self.known_until(event.known_until_ms)
+
     def apply(self, states: Iterable[StateRecord]) -> None:
-        """Take states as they stand in the log, in any order, snapshots too; those of other policies are ignored."""
+        """Take states as they stand in the log, in any order, snapshots too; those of other policies are ignored, and
+        so are keyed ones of partitions that are not owned."""
         changed: dict[StateHistory, None] = {}
         for record in states:
             table = self._by_name.get(record.route)
-            history = None if table is None else table.history_for(record)
+            if table is None or not table.uses(record):
+                continue
+            if is_keyed(record.context):
+                table.add_keyed(record)
+                continue
+            history = table.history_for(record)
             if history is not None and history.add(record):
                 changed[history] = None
         for history in changed:
@@ -100,6 +145,9 @@ class EpochTable:
     def known_until(self, ms: int) -> None:
         """Every state appended before this broker time has been applied."""
         self._known_ms = max(self._known_ms, ms)
+        for table in self._routes:
+            for histories in table.keyed.values():
+                histories.known_until(self._known_ms)
 
     def choose(
         self,
@@ -121,9 +169,10 @@ class EpochTable:
         if table.route.contexts is None:
             contexts = None
         if contexts is None and allowed is None:
-            return table.choose((GLOBAL, None), partition, offsets, append_ms, known_ms)
+            return table.choose((GLOBAL, -1, None), partition, offsets, append_ms, known_ms)
         masks: list[Any] = [None] * n if allowed is None else allowed.tolist()
-        groups = places_of(list(zip(contexts or [GLOBAL] * n, masks, strict=True)))
+        contexts = contexts or [GLOBAL] * n
+        groups = places_of(list(zip(contexts, table.partitions_of(contexts, partition), masks, strict=True)))
         if len(groups) == 1:
             return table.choose(next(iter(groups)), partition, offsets, append_ms, known_ms)
         choice = _empty_choice(n)
@@ -156,7 +205,14 @@ class EpochTable:
         asked = np.uint64((1 << len(models)) - 1) & ~without
         return asked if allowed is None else np.where(allowed & asked != 0, allowed & asked, asked)
 
-    def ages_ms(self, route: int, epochs: I64, append_ms: I64, contexts: Sequence[str] | None = None) -> I64:
+    def ages_ms(
+        self,
+        route: int,
+        epochs: I64,
+        append_ms: I64,
+        contexts: Sequence[str] | None = None,
+        partition: I64 | None = None,
+    ) -> I64:
         """`[n]`: how old, at its append, the state was that decided each request (with contexts: the context's own); -1
         where none was there.
 
@@ -166,18 +222,23 @@ class EpochTable:
         if contexts is None or table.route.contexts is None:
             return table.own_history(GLOBAL).ages_ms(epochs, append_ms)
         ages = np.full(len(epochs), -1, np.int64)
-        for context, at in places_of(contexts).items():
+        for (context, number), at in table.places_by_state(contexts, partition).items():
             rows = np.array(at, np.int64)
-            ages[rows] = table.own_history(context).ages_ms(epochs[rows], append_ms[rows])
+            ages[rows] = table.own_history(context, number).ages_ms(epochs[rows], append_ms[rows])
         return ages
 
     def deciding(
-        self, route: int, epochs: I64, append_ms: I64 | None = None, contexts: Sequence[str] | None = None
+        self,
+        route: int,
+        epochs: I64,
+        append_ms: I64 | None = None,
+        contexts: Sequence[str] | None = None,
+        partition: I64 | None = None,
     ) -> tuple[I64, list[Decided]]:
         """`[n]`: which of the second each request is decided by, under states of these epochs; of one that is not
         known, the nearest older one.
 
-        `append_ms` and `contexts`: of the requests; None where the state for all decides.
+        `append_ms`, `contexts` and `partition`: of the requests; None where the state for all decides.
         """
         table = self._routes[route]
         if contexts is None or append_ms is None or table.route.contexts is None:
@@ -187,18 +248,23 @@ class EpochTable:
             return of_kind, [table.at_epoch(epoch) for epoch in kinds.tolist()]
         number = np.zeros(len(epochs), np.int64)
         found: list[Decided] = []
-        for context, at in places_of(contexts).items():
+        for (context, number_of_partition), at in table.places_by_state(contexts, partition).items():
             rows = np.array(at, np.int64)
-            of_kind, decided = table.decided(context, epochs[rows], append_ms[rows])
+            of_kind, decided = table.decided(context, number_of_partition, epochs[rows], append_ms[rows])
             number[rows] = of_kind + len(found)
             found += decided
         return number, found
 
     def weights(
-        self, route: int, epochs: I64, append_ms: I64 | None = None, contexts: Sequence[str] | None = None
+        self,
+        route: int,
+        epochs: I64,
+        append_ms: I64 | None = None,
+        contexts: Sequence[str] | None = None,
+        partition: I64 | None = None,
     ) -> F64:
         """`[n, models]`: weights under these states; otherwise as `deciding`."""
-        number, found = self.deciding(route, epochs, append_ms, contexts)
+        number, found = self.deciding(route, epochs, append_ms, contexts, partition)
         if len(found) == 1:
             return np.tile(found[0].distribution.weights, (len(epochs), 1))
         weights = np.zeros((len(epochs), len(self._routes[route].route.models)))
@@ -222,9 +288,12 @@ def places_of(keys: Sequence[_Key]) -> dict[_Key, list[int]]:
 class _RouteStates:
     """States of one route by context, and what they decide together."""
 
-    def __init__(self, route: Route, delay_ms: int) -> None:
+    def __init__(self, route: Route, delay_ms: int, keep_ms: int) -> None:
         self.route = route
+        self.keyed: dict[int, KeyedHistories] = {}
+        """By partition, of those that are owned."""
         self._rule = route.contexts or ContextRule()
+        self._keep_ms = keep_ms
         self._salt = salt_of(route.name, route.policy.name)
         self._delay_ms = delay_ms
         self._all = StateHistory(route, delay_ms)
@@ -251,11 +320,21 @@ class _RouteStates:
     def most_held(self) -> int:
         return max(len(history) for history in self._histories.values())
 
+    def own(self, partition: int) -> None:
+        if self._rule.keyed and self.route.learns:
+            self.keyed[partition] = KeyedHistories(self.route, partition, self._delay_ms, self._keep_ms)
+
+    def uses(self, record: StateRecord) -> bool:
+        return self.route.learns and record.policy == self.route.policy.name
+
+    def add_keyed(self, record: StateRecord) -> None:
+        histories = self.keyed.get(record.partition)
+        if histories is not None:
+            histories.add(record)
+
     def history_for(self, record: StateRecord) -> StateHistory | None:
-        """Where this record belongs; None where it is of no use."""
+        """Where this record of a shared state belongs; None where it is of no use."""
         route = self.route
-        if not route.learns or record.policy != route.policy.name:
-            return None
         history = self._histories.get(record.context)
         if history is None and route.contexts is not None and not route.contexts.features:
             history = self._histories[record.context] = StateHistory(route, self._delay_ms)
@@ -264,24 +343,44 @@ class _RouteStates:
     def at_epoch(self, epoch: int) -> State:
         return self._all.at_epoch(epoch)
 
-    def own_history(self, context: str) -> StateHistory:
-        """Of the state that a context's choices are named by; the nearest level above it while it has none."""
-        return self._all if self._rule.features else self._chain(context)[-1]
+    def partitions_of(self, contexts: Sequence[str], partition: I64 | None) -> list[int]:
+        """`[n]`: of the keyed state that each request may be decided by; -1 where shared ones alone decide."""
+        if partition is None or not self._rule.keyed:
+            return [-1] * len(contexts)
+        return [
+            number if is_keyed(context) else -1 for context, number in zip(contexts, partition.tolist(), strict=True)
+        ]
 
-    def _chain(self, context: str) -> list[StateHistory]:
-        """The histories of a context's levels, from the general to the special; the last may not be its own."""
-        if context == GLOBAL:
-            return [self._all]
-        found = (self._histories.get(level) for level in self._rule.levels(context))
-        return [history for history in found if history is not None]
+    def places_by_state(self, contexts: Sequence[str], partition: I64 | None) -> dict[tuple[str, int], list[int]]:
+        """Places of each distinct (context, partition as above)."""
+        return places_of(list(zip(contexts, self.partitions_of(contexts, partition), strict=True)))
+
+    def own_history(self, context: str, partition: int = -1) -> StateHistory:
+        """Of the state that a context's choices are named by; the nearest level above it while it has none."""
+        return self._all if self._rule.features else self._chain(context, partition)[0][-1]
+
+    def _chain(self, context: str, partition: int) -> tuple[list[StateHistory], StateHistory | None]:
+        """The histories of a context's levels, from the general to the special, and the last level's own if any."""
+        if context == GLOBAL or self._rule.features:
+            return [self._all], self._all
+        own: StateHistory | None = None
+        found: list[StateHistory] = []
+        for level in self._rule.levels(context):
+            own = self._histories.get(level)
+            if own is None and is_keyed(level) and partition in self.keyed:
+                own = self.keyed[partition].history(level)
+            if own is not None:
+                found.append(own)
+        return found, own
 
     def choose(
-        self, asked: tuple[str, int | None], partition: I64, offsets: I64, append_ms: I64, known_ms: int
+        self, asked: tuple[str, int, int | None], partition: I64, offsets: I64, append_ms: I64, known_ms: int
     ) -> Choice:
-        """Of requests of one context, and of the models that they may be given to, as bits; None: all."""
-        context, allowed = asked
-        chain = self._chain(context)
-        own = context == GLOBAL or self._rule.features > 0 or chain[-1] is self._histories.get(context)
+        """Of requests of one context and one partition of keyed states, and of the models that they may be given to, as
+        bits; None: all."""
+        context, number, allowed = asked
+        chain, history = self._chain(context, number)
+        own = history is not None
         first_ms, last_ms = lowest(append_ms), highest(append_ms)
         indices = [history.index_at(first_ms) for history in chain]
         if indices == [history.index_at(last_ms) for history in chain]:
@@ -290,13 +389,20 @@ class _RouteStates:
             chosen, probability = pick(_without(distribution, allowed), partition, offsets, self._salt)
             epochs = constant(len(offsets), states[-1].epoch if own else INITIAL_EPOCH)
         else:
-            chosen, probability, epochs = self._choose_each(asked, chain, own, (partition, offsets, append_ms))
+            places = (partition, offsets, append_ms)
+            chosen, probability, epochs = self._choose_each((context, allowed), chain, own, places)
         return Choice(
             chosen=chosen,
             probability=probability,
             epoch=epochs,
-            stale=self._stale(chain, append_ms, first_ms, last_ms, known_ms),
+            stale=self._stale(chain, append_ms, first_ms, last_ms, self._known_ms(number, known_ms)),
         )
+
+    def _known_ms(self, partition: int, known_ms: int) -> int:
+        """Until when the states are known that decide; never, while keyed ones of this partition are not read."""
+        if partition < 0 or (partition in self.keyed and self.keyed[partition].loaded):
+            return known_ms
+        return NEVER_MS
 
     def _choose_each(
         self, asked: tuple[str, int | None], chain: list[StateHistory], own: bool, places: tuple[I64, I64, I64]
@@ -318,10 +424,9 @@ class _RouteStates:
             epochs[where] = states[-1].epoch if own else INITIAL_EPOCH
         return chosen, probability, epochs
 
-    def decided(self, context: str, epochs: I64, append_ms: I64) -> tuple[I64, list[Decided]]:
-        """`EpochTable.deciding` of requests of one context."""
-        chain = self._chain(context)
-        own = self._all if self._rule.features else self._histories.get(context)
+    def decided(self, context: str, partition: int, epochs: I64, append_ms: I64) -> tuple[I64, list[Decided]]:
+        """`EpochTable.deciding` of requests of one context, and one partition of keyed states."""
+        chain, own = self._chain(context, partition)
         above = chain[:-1] if own is chain[-1] else chain
         columns = [epochs, *(history.indices_at(append_ms) for history in above)]
         kinds, of_kind = np.unique(np.stack(columns), axis=1, return_inverse=True)

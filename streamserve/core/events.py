@@ -89,6 +89,17 @@ class StatesFetched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContextsFetched:
+    """Keyed states of a partition that was assigned, as they stand in the log: snapshots, and what follows them."""
+
+    partition: int
+    states: tuple[StateRecord, ...] = ()
+    unreadable: tuple[UnreadableState, ...] = ()
+    loaded: bool = False
+    """All that stood there when the partition was assigned has come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatesKnownUntil:
     """Every state appended before this broker time has been seen."""
 
@@ -188,6 +199,7 @@ Event = (
     | AnswersFetched
     | RawAnswersFetched
     | StatesFetched
+    | ContextsFetched
     | StatesKnownUntil
     | BatchesFinished
     | FeedbackFetched

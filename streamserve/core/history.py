@@ -7,6 +7,7 @@ from itertools import zip_longest
 
 import numpy as np
 
+from streamserve.core.contexts import is_keyed
 from streamserve.core.fast import distinct
 from streamserve.core.messages import I64, INITIAL_EPOCH
 from streamserve.core.records import StateRecord
@@ -20,7 +21,8 @@ class State:
     """One learnt state of a route; its distribution is computed when first needed, once."""
 
     __slots__ = (
-        "_distribution", "append_ms", "epoch", "in_force_ms", "included", "partition", "previous", "route", "value",
+        "_distribution", "append_ms", "epoch", "in_force_ms", "included", "last_ms", "partition", "previous", "route",
+        "value",
     )  # fmt: skip
 
     def __init__(self, route: Route, value: object, record: StateRecord | None, delay_ms: int) -> None:
@@ -33,6 +35,7 @@ class State:
         self.partition = -1 if record is None else record.partition
         self.included = 0 if record is None else record.included
         self.append_ms = NEVER_MS if record is None else record.append_ms
+        self.last_ms = None if record is None else last_ms_of(route, record)
         self._distribution: Distribution | None = None
 
     @property
@@ -40,6 +43,13 @@ class State:
         if self._distribution is None:
             self._distribution = self.route.policy.distribution(self.value, self.route.models)
         return self._distribution
+
+
+def last_ms_of(route: Route, record: StateRecord) -> int | None:
+    """Append time of the last request that this state may decide; None: there is no such bound."""
+    if is_keyed(record.context) and route.contexts is not None:
+        return record.learnt_ms + route.contexts.forget_after_ms
+    return record.append_ms + route.max_state_age_ms if route.max_state_age_ms else None
 
 
 class StateHistory:
@@ -84,15 +94,13 @@ class StateHistory:
 
     def _ends(self, steps: list[State]) -> list[tuple[int, State]]:
         """From when each state is in force; the initial one where a state has become too old and none has followed."""
-        most_ms = self.route.max_state_age_ms
         found: list[tuple[int, State]] = []
         following = [state.in_force_ms for state in steps[1:]]
         for state, next_ms in zip_longest(steps, following, fillvalue=None):
             assert state is not None
             found.append((state.in_force_ms, state))
-            too_old_ms = state.append_ms + most_ms + 1
-            if most_ms and (next_ms is None or too_old_ms < next_ms):
-                found.append((max(too_old_ms, state.in_force_ms), self._initial))
+            if state.last_ms is not None and (next_ms is None or state.last_ms + 1 < next_ms):
+                found.append((max(state.last_ms + 1, state.in_force_ms), self._initial))
         return found
 
     def ages_ms(self, epochs: I64, append_ms: I64) -> I64:
@@ -103,7 +111,7 @@ class StateHistory:
             state = self.at_epoch(epoch)
             if INITIAL_EPOCH not in (epoch, state.epoch):
                 ages[mine] = append_ms[mine] - state.append_ms
-            elif epoch == INITIAL_EPOCH and self.route.max_state_age_ms and self._states:
+            elif epoch == INITIAL_EPOCH and self._states and self._states[-1].last_ms is not None:
                 in_force = np.sort(np.array([state.in_force_ms for state in self._states]))
                 at = np.searchsorted(in_force, append_ms[mine], side="right") - 1
                 ages[mine] = np.where(at >= 0, append_ms[mine] - in_force[np.maximum(at, 0)] + self._delay_ms, -1)

@@ -180,6 +180,8 @@ class StateRecord:
     """Epoch of this state's record before."""
     covers: int = 0
     """Snapshots only: epochs offset below which the partition is fully in snapshots."""
+    learnt_ms: int = -1
+    """Of a keyed state: append time of the newest outcome that it holds. It is forgotten by this."""
 
     @property
     def included(self) -> int:

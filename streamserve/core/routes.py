@@ -59,6 +59,11 @@ class Route:
         return 0 if self.second is None else 1 << (len(self.models) - 1)
 
     @property
+    def keyed(self) -> bool:
+        """The last level of its contexts is a key, whose state belongs to a partition."""
+        return self.contexts is not None and self.contexts.keyed
+
+    @property
     def confident(self) -> Confident | None:
         """Its policy, where it learns how sure answers are."""
         return self.policy if isinstance(self.policy, Confident) else None

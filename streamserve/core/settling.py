@@ -71,11 +71,11 @@ class Settling:
             weights[came, width - 1] = 1.0
         return weights
 
-    def _decided_by(self, route: int, at: I64) -> tuple[I64, I64, list[str] | None]:
-        """Epochs, append times and contexts of these requests."""
+    def _decided_by(self, route: int, at: I64) -> tuple[I64, I64, list[str] | None, I64]:
+        """Epochs, append times, contexts and partitions of these requests."""
         table = self._window.table
-        has_contexts = self._rules.routes[route].contexts is not None
-        return table["epoch"][at], table["append_ms"][at], table.entries("contexts", at) if has_contexts else None
+        contexts = None if self._rules.routes[route].contexts is None else table.entries("contexts", at)
+        return table["epoch"][at], table["append_ms"][at], contexts, table["partition"][at]
 
     def settle(self, due: Due, now_ms: int) -> list[Block]:
         """Terminal records, one block per (route, kind of answer)."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from streamserve.assembly import app_rules, model_rules
 from streamserve.core.bounds import Bounds
 from streamserve.core.codec import InputCodec
-from streamserve.core.contexts import GLOBAL
+from streamserve.core.contexts import GLOBAL, is_keyed
 from streamserve.core.effects import Count
 from streamserve.core.epochs import EpochTable
 from streamserve.core.events import StatesFetched
@@ -32,6 +32,7 @@ from streamserve.kafka import intake
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.codecs.decisions import decode_decision
 from streamserve.kafka.codecs.inputs import input_codec
+from streamserve.kafka.codecs.learning import is_keyed_key
 from streamserve.kafka.delivery import join_outputs, terminal_outputs, update_outputs
 from streamserve.kafka.freezes import Freezes
 from streamserve.kafka.hosting import announcement, form_of_rows
@@ -42,7 +43,7 @@ from streamserve.kafka.perform import Topics
 from streamserve.kafka.plan import Plan
 from streamserve.kafka.ports import At, Chunk, GroupReader, LogLookups, LogReader, LogWriter
 from streamserve.kafka.service import Clients, Role, RoleService
-from streamserve.kafka.states import StateDecoder, StatesFollower
+from streamserve.kafka.states import KeyedStates, StateDecoder, StatesFollower
 from streamserve.kafka.window_store import ANSWERS_BYTES, RocksWindow, window_folder
 from streamserve.runtimes.base import Runtime
 from streamserve.settings import Settings
@@ -100,8 +101,9 @@ def app_of(settings: Settings, connections: Connections, epochs_retention_ms: in
 
 def topics_of(app: str) -> Topics:
     """Full names of an app's topics."""
-    kinds = (Kind.REQUESTS, Kind.ANSWERS, Kind.PREDICTIONS, Kind.FEEDBACK, Kind.OUTCOMES, Kind.EPOCHS, Kind.POLICY)
-    names = {kind.value: topic_name(app, kind) for kind in kinds}
+    kinds = (Kind.REQUESTS, Kind.ANSWERS, Kind.PREDICTIONS, Kind.FEEDBACK, Kind.OUTCOMES, Kind.EPOCHS)
+    states = (Kind.POLICY, Kind.CONTEXTS)
+    names = {kind.value: topic_name(app, kind) for kind in (*kinds, *states)}
     return Topics(**names, dlq=topic_name(app, Kind.DLQ))
 
 
@@ -112,7 +114,7 @@ def worker_role(app: App, pool: str, runtimes: Mapping[str, Runtime], instance: 
     epochs = EpochTable(app.rules)
     if settings.fused:
         stage: Stage = FusedStage(app.rules, models, app.codecs, epochs)
-        sweeps: Stage | None = AggregatorStage(app.rules, epochs, app.codecs)
+        sweeps: Stage | None = AggregatorStage(app.rules, epochs, app.codecs, sweeps=True)
         plan = _plan(
             settings,
             group="terminal",
@@ -148,7 +150,7 @@ def aggregator_role(app: App) -> Role:
     return Role(
         name="aggregate",
         stage=AggregatorStage(app.rules, epochs, app.codecs),
-        sweeps=AggregatorStage(app.rules, epochs, app.codecs),
+        sweeps=AggregatorStage(app.rules, epochs, app.codecs, sweeps=True),
         once=terminal_outputs(topics),
         driving_kind="requests",
         wiring=Wiring(
@@ -223,6 +225,7 @@ def update_role(app: App) -> Role:
         publish_every_outcomes=learn.publish_every_outcomes,
         publish_every_ms=learn.publish_every_ms,
         republish_ms=app.epochs_retention_ms // 4,
+        keep_ms=2 * app.rules.max_deadline_ms + app.rules.epoch_delay_ms,
         max_unacknowledged=app.rules.bounds.unacknowledged_records,
         max_remembered=app.rules.bounds.remembered_feedback,
     )
@@ -333,12 +336,14 @@ def _follower(
         else:
             metrics.count(Count(what=letters.source, label="invalid", n=len(letters.offsets)))
 
-    def decoder(source: str, decode: intake.DecodeState) -> StateDecoder:
+    def decoder(source: str, decode: intake.DecodeState, skips: intake.Skips) -> StateDecoder:
         def decoded(value: bytes | None, at: At, offset: int, append_ms: int) -> StateRecord:
             state = decode(value, at, offset, append_ms)
             route = routes.get(state.route)
             if route is not None and state.policy == route.policy.name:
                 learnt = _learnt(state, route)
+                if is_keyed(state.context):  # one of a million says nothing of the route
+                    return state
                 weights = route.policy.distribution(learnt, route.models).weights.tolist()
                 metrics.weights(route.name, dict(zip(route.models, weights, strict=True)))
                 if route.confident is not None:
@@ -347,16 +352,33 @@ def _follower(
                     freezes.heard(route, frozen_models(route.policy, learnt))
             return state
 
-        return lambda chunk: intake.states_of(chunk, decoded, source, reject)
+        return lambda chunk: intake.states_of(chunk, decoded, source, reject, skips)
 
-    return StatesFollower(
+    def not_wanted(at: At, key: bytes | None, _value: bytes | None) -> bool:
+        """A learner looks at all: it counts the contexts whose key has moved."""
+        return not dead_letters and at.partition not in follower.owned and is_keyed_key(key)
+
+    def not_keyed(_at: At, key: bytes | None, value: bytes | None) -> bool:
+        return value is None or not is_keyed_key(key)
+
+    from_epochs, from_contexts = (
+        decoder("epochs", intake.epoch_of, not_keyed),
+        decoder("contexts", intake.snapshot_of, not_keyed),
+    )
+    keyed = KeyedStates(
+        contexts_topic=app.topics.contexts,
+        decode=lambda chunk: (from_contexts if chunk.at.topic == app.topics.contexts else from_epochs)(chunk),
+        scan=app.connections.scan,
+        keep_ms=app.rules.max_deadline_ms + app.rules.epoch_delay_ms,
+    )
+    follower = StatesFollower(
         epochs_topic=app.topics.epochs,
         policy_topic=app.topics.policy,
         models_topic=topic_name(app.settings.app.name, Kind.MODELS),
         partitions=app.settings.app.partitions,
         decode={
-            app.topics.epochs: decoder("epochs", intake.epoch_of),
-            app.topics.policy: decoder("policy", intake.snapshot_of),
+            app.topics.epochs: decoder("epochs", intake.epoch_of, not_wanted),
+            app.topics.policy: decoder("policy", intake.snapshot_of, lambda _at, _key, _value: False),
             topic_name(app.settings.app.name, Kind.MODELS): switches,
         },
         reader=app.connections.reader(),
@@ -364,7 +386,9 @@ def _follower(
         clock=clock,
         post=loop.post,
         epoch_delay_ms=app.rules.epoch_delay_ms,
+        keyed=keyed if any(route.learns and route.keyed for route in routes.values()) else None,
     )
+    return follower
 
 
 def _learnt(state: StateRecord, route: Route) -> Any:

@@ -64,6 +64,10 @@ DecodeState = Callable[[bytes | None, At, int, int], StateRecord]
 """Of a value, its partition, offset and append time. Raises ContractError and MalformedRecord."""
 
 
+Skips = Callable[[At, bytes | None, bytes | None], bool]
+"""By place, key and value: whether a record is not looked at."""
+
+
 def requests_event(chunk: Chunk) -> Event:
     return RequestsFetched(
         requests=Requests(
@@ -181,15 +185,24 @@ def _rejected(chunk: Chunk, bad: list[tuple[int, str, str]], source: str, stage:
     )
 
 
-def states_of(chunk: Chunk, decode: DecodeState, source: str, reject: Reject) -> StatesFetched:
-    """States of the epochs or the policy topic. What cannot be read is logged, goes to `reject` and is told of: roles
-    keep the last good state. Another version stops nobody here: a learner of that release may be at work already.
+def states_of(
+    chunk: Chunk,
+    decode: DecodeState,
+    source: str,
+    reject: Reject,
+    skips: Skips = lambda _at, _key, _value: False,
+) -> StatesFetched:
+    """States of the epochs, the policy or the contexts topic. What cannot be read is logged, goes to `reject` and is
+    told of: roles keep the last good state. Another version stops nobody here: a learner of that release may be at work
+    already.
     """
     offsets, append_ms = chunk.offsets.tolist(), chunk.append_ms.tolist()
     states: list[StateRecord] = []
     unreadable: list[UnreadableState] = []
     bad: list[tuple[int, str, str]] = []
     for i, value in enumerate(chunk.values):
+        if skips(chunk.at, chunk.keys[i], value):
+            continue
         try:
             states.append(decode(value, chunk.at, offsets[i], append_ms[i]))
         except ContractError as error:
@@ -260,6 +273,7 @@ def encoders(topics: Topics) -> Encoders:
         outcome=_outcome,
         state=lambda state: _state(state, encode_epoch(state)),
         snapshot=lambda state: _state(state, encode_snapshot(state)),
+        forgotten=lambda route, context: Record(value=None, key=state_key(route, context)),
         forward=_forward,
     )
 

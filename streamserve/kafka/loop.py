@@ -25,6 +25,7 @@ from streamserve.core.events import (
     Assigned,
     BatchesFinished,
     BatchFinished,
+    ContextsFetched,
     Drain,
     Event,
     RequestsFetched,
@@ -439,6 +440,8 @@ class StageLoop:
             if isinstance(item, Chunk) and item.at.partition in partitions:
                 self._queued_records -= len(item)
                 self._queued_bytes -= item.n_bytes
+                self._handled += 1
+            elif isinstance(item, ContextsFetched) and item.partition in partitions:
                 self._handled += 1
             else:
                 kept.append(item)

@@ -87,6 +87,10 @@ class Ownership:
         self._ask_now = asyncio.Event()
         self.called_meanwhile: Callable[[float], Sequence[str]] = lambda _gap_ms: ()
         """Models that had a call in a thread of this process for most of the last so many milliseconds."""
+        self.on_begun: Callable[[Collection[int]], None] = lambda _numbers: None
+        """Told of partitions that have become ours, when the stage knows."""
+        self.on_ended: Callable[[Collection[int]], None] = lambda _numbers: None
+        """Told of partitions that are not ours any more."""
         self.joined = asyncio.Event()
         """The group has given us a first assignment, maybe an empty one."""
         loop.may_act = self.holds_lease
@@ -136,6 +140,7 @@ class Ownership:
 
     def forget(self, numbers: Collection[int]) -> None:
         self._loop.end(numbers)
+        self.on_ended(numbers)
         if self._sweeper is not None:
             self._sweeper.drop(numbers)
         if self._once is not None:
@@ -204,6 +209,7 @@ class Ownership:
                 break
         # That look-ups were answered says nothing of the group: who was stopped meanwhile has to hear from it first.
         self._loop.begin(found.resumes)
+        self.on_begun(numbers)
         if self._sweeper is not None and found.skipped:
             self._sweeper.take(found.skipped)
         self._followed_at.update(found.followed)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streamserve.core.contexts import is_keyed
 from streamserve.core.effects import (
     Continue,
     Count,
@@ -21,6 +22,7 @@ from streamserve.core.effects import (
     EmitPredictions,
     EmitSnapshot,
     EmitState,
+    ForgetState,
     ForwardFeedback,
     Pause,
     RunBatch,
@@ -41,7 +43,7 @@ from streamserve.kafka.ports import Ack, At, Columns, GroupReader, LogReader, Lo
 from streamserve.kafka.runner import Runner
 
 _RETRY_S = 0.5
-_STATES = ("epochs", "policy")
+_STATES = ("epochs", "policy", "contexts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,7 @@ class Topics:
     outcomes: str
     epochs: str
     policy: str
+    contexts: str
     dlq: str
 
     def of(self, kind: str) -> str:
@@ -71,6 +74,8 @@ class Encoders:
     outcome: Callable[[OutcomeRecord], Record]
     state: Callable[[StateRecord], Record]
     snapshot: Callable[[StateRecord], Record]
+    forgotten: Callable[[str, str], Record]
+    """Of a route and a context."""
     forward: Callable[[FeedbackForward], Record]
 
 
@@ -207,8 +212,13 @@ class Performer:
                     effect.token, At(self._topics.epochs, effect.state.partition), self._encoders.state(effect.state)
                 )
             case EmitSnapshot():
+                topic = self._topics.contexts if is_keyed(effect.state.context) else self._topics.policy
+                self._send_one(effect.token, At(topic, effect.state.partition), self._encoders.snapshot(effect.state))
+            case ForgetState():
                 self._send_one(
-                    effect.token, At(self._topics.policy, effect.state.partition), self._encoders.snapshot(effect.state)
+                    effect.token,
+                    At(self._topics.contexts, effect.partition),
+                    self._encoders.forgotten(effect.route, effect.context),
                 )
             case ForwardFeedback():
                 self._send_one(

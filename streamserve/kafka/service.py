@@ -147,6 +147,8 @@ class RoleService:
             sweeper=self.sweeper,
             once=clients.once,
         )
+        if self.states is not None:
+            self.ownership.on_begun, self.ownership.on_ended = self.states.own, self.states.disown
         if self.runner is not None:
             self.ownership.called_meanwhile = self.runner.called_meanwhile
             self.loop.linger = self.runner.linger
@@ -264,6 +266,7 @@ class RoleService:
             await self.states.load()
             self._spawn("states", self.states.follow())
             self._spawn("state ends", self.states.ask())
+            self._spawn("keyed states", self.states.load_owned())
         self._tune()
         self._spawn("pulse", self._pulse())
 

@@ -287,6 +287,12 @@ def _context_faults(config: RawConfig, route: str, policy: str | None) -> Iterat
         yield 'source = "body" and field go together: the field of the body that names the context'
     if until and source != "key":
         yield 'until is for source = "key"'
+    keyed = config["routes", route, "contexts", "keyed"] is True
+    if policy in _READS_FEATURES and keyed:
+        yield f"keyed: {policy} reads features, and all requests of the route share one state"
+    for name in () if keyed else ("most_keyed", "forget_after_ms"):
+        if ("routes", route, "contexts", name) in config:
+            yield f"{name} is for keyed = true"
     codec = config.text("routes", route, "input") or "oip"
     if source == "body" and codec not in _JSON_INPUTS:
         yield f'source = "body" reads JSON, and requests of this route are {codec}'

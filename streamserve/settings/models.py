@@ -340,6 +340,23 @@ class ContextSettings(Section):
         le=1e6,
         description="A state is drawn towards the level above it as by so many outcomes of that level's mean.",
     )
+    keyed: Flag = Field(
+        default=False,
+        description="A state for each record key too, below the levels that `source` names: of users, of which there "
+        'may be a million. With `source = "key"` the key says both: before and behind `until`, or its last level.',
+    )
+    most_keyed: Int = Field(
+        default=1_000_000,
+        ge=1,
+        le=10_000_000,
+        description="With `keyed`: keys with a state, in one partition; as `most`.",
+    )
+    forget_after_ms: Int = Field(
+        default=2_592_000_000,
+        ge=1_000,
+        description="With `keyed`: a state that has learnt nothing for so long is forgotten. What it learnt stays in "
+        "the levels above it.",
+    )
 
 
 class RouteSettings(Section):

@@ -254,6 +254,19 @@ TOPICS: tuple[TopicSpec, ...] = (
         retention_ms=None,
     ),
     TopicSpec(
+        kind=Kind.CONTEXTS,
+        purpose="The newest learnt state of each keyed context, in the partition of its requests: where a role that is "
+        "given the partition begins.",
+        key="`<route>/<context>`",
+        value=PolicyValue,
+        content_type=JSON,
+        written_by=("update",),
+        read_by=("worker", "aggregator", "update"),
+        cleanup="compact",
+        retention_ms=None,
+        notes="A record without a value: the state was forgotten, and decides nothing any more.",
+    ),
+    TopicSpec(
         kind=Kind.MODELS,
         purpose="Which models each worker process hosts, and which are switched off.",
         key="`<pool>/<instance>`, or a model",

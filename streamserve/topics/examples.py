@@ -95,6 +95,19 @@ EXAMPLES: Mapping[Kind, Example] = {
         key="fraud",
         value={**_STATE, "partition": 0, "epoch": 311, "append_ms": 1_767_225_604_480, "covers": 311},
     ),
+    Kind.CONTEXTS: Example(
+        key="fraud/eu//alice",
+        value={
+            **_STATE,
+            "context": "eu//alice",
+            "partition": 2,
+            "includes": {"2": 1049},
+            "epoch": 90,
+            "append_ms": 1_767_225_604_480,
+            "covers": 91,
+            "learnt_ms": 1_767_225_604_230,
+        },
+    ),
     Kind.MODELS: Example(
         key="main/worker-1",
         value={"kind": "hosts", "v": 1, "pool": "main", "instance": "worker-1", "models": ["linear@1", "forest@1"]},

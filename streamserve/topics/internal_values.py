@@ -80,6 +80,10 @@ class EpochValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="Outcomes partition -> offset below which every outcome has been learnt."),
     ]
     previous: Annotated[int, Meta(ge=-1, description="Offset of this state's record before; -1: none.")]
+    learnt_ms: Annotated[
+        int,
+        Meta(ge=-1, description="Of a keyed context: append time of the newest outcome that it holds; else -1."),
+    ] = -1
 
 
 class PolicyValue(EpochValue, frozen=True, kw_only=True, omit_defaults=True):

@@ -33,6 +33,7 @@ class Kind(StrEnum):
     OUTCOMES = "outcomes"
     EPOCHS = "epochs"
     POLICY = "policy"
+    CONTEXTS = "contexts"
     MODELS = "models"
     DLQ = "dlq"
 

@@ -185,7 +185,7 @@ def app(config: Path) -> Iterator[dict[str, Any]]:
             while not status.exists():
                 assert worker.poll() is None and time.monotonic() < until
                 time.sleep(0.05)
-            kinds = ("requests", "predictions", "feedback", "outcomes", "epochs", "policy", "dlq")
+            kinds = ("requests", "predictions", "feedback", "outcomes", "epochs", "policy", "contexts", "dlq")
             yield {"bootstrap_servers": servers, "topics": {kind: f"{name}.{kind}.v1" for kind in kinds}}
         finally:
             worker.terminate()

@@ -21,7 +21,7 @@ from streamserve.testing.log import MemoryGroupReader, MemoryLog, MemoryWriter
 from tests.core.test_aggregator import answers
 from tests.kafka.test_metrics import predictions, value
 
-KINDS = ("requests", "answers", "predictions", "feedback", "outcomes", "epochs", "policy", "dlq")
+KINDS = ("requests", "answers", "predictions", "feedback", "outcomes", "epochs", "policy", "contexts", "dlq")
 TOPICS = Topics(**{kind: kind for kind in KINDS})
 
 

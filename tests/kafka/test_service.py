@@ -38,6 +38,7 @@ TOPICS = Topics(
     outcomes="a.outcomes.v1",
     epochs="a.epochs.v1",
     policy="a.policy.v1",
+    contexts="a.contexts.v1",
     dlq="a.dlq.v1",
 )
 ALL = (TOPICS.requests, TOPICS.answers, TOPICS.predictions, TOPICS.policy)
@@ -136,6 +137,7 @@ ENCODERS = Encoders(
     outcome=never,
     state=never,
     forward=never,
+    forgotten=lambda route, context: Record(value=None, key=f"{route}/{context}".encode()),
     snapshot=lambda state: Record(value=state.context.encode(), headers=(("ss-ref", state.route.encode()),)),
 )
 

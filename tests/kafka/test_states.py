@@ -6,16 +6,17 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from streamserve.core.events import Event, StatesFetched, StatesKnownUntil
+from streamserve.core.events import ContextsFetched, Event, StatesFetched, StatesKnownUntil
 from streamserve.core.records import StateRecord
 from streamserve.errors import BrokerError
 from streamserve.kafka import intake
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.ports import At, Chunk, Columns, Record
-from streamserve.kafka.states import StatesFollower
+from streamserve.kafka.states import KeyedStates, StatesFollower
 from streamserve.testing.log import MemoryLog, MemoryLookups, MemoryReader
 
 EPOCHS, POLICY, MODELS = "a.epochs.v1", "a.policy.v1", "a.models.v1"
+CONTEXTS = "a.contexts.v1"
 
 
 def decode(chunk: Chunk) -> StatesFetched:
@@ -25,7 +26,7 @@ def decode(chunk: Chunk) -> StatesFetched:
         states.append(
             StateRecord(
                 route=data["route"],
-                context="",
+                context=data.get("context", ""),
                 policy="p",
                 data={},
                 includes={chunk.at.partition: data.get("included", 0)},
@@ -50,7 +51,9 @@ def clock_of(answered_after_ms: float = 0.0) -> BrokerClock:
     return clock
 
 
-def follower(log: MemoryLog, events: list[Event], clock: BrokerClock | None = None) -> StatesFollower:
+def follower(
+    log: MemoryLog, events: list[Event], clock: BrokerClock | None = None, keyed: KeyedStates | None = None
+) -> StatesFollower:
     return StatesFollower(
         epochs_topic=EPOCHS,
         policy_topic=POLICY,
@@ -62,6 +65,7 @@ def follower(log: MemoryLog, events: list[Event], clock: BrokerClock | None = No
         clock=clock or clock_of(),
         post=events.append,
         epoch_delay_ms=50,
+        keyed=keyed,
     )
 
 
@@ -265,3 +269,88 @@ async def test_what_is_appended_while_it_loads_does_not_hold_up_what_it_knows(to
     finally:
         for task in tasks:
             task.cancel()
+
+
+# -- keyed states -----------------------------------------------------------------------------------------------------
+
+
+def keyed(log: MemoryLog) -> KeyedStates:
+    return KeyedStates(contexts_topic=CONTEXTS, decode=decode, scan=lambda: MemoryReader(log), keep_ms=0)
+
+
+def contexts_in(events: list[Event]) -> list[tuple[int, str, int]]:
+    return [
+        (event.partition, state.context, state.epoch)
+        for event in events
+        if isinstance(event, ContextsFetched)
+        for state in event.states
+    ]
+
+
+def loaded_in(events: list[Event]) -> list[int]:
+    return [event.partition for event in events if isinstance(event, ContextsFetched) and event.loaded]
+
+
+async def test_keyed_states_of_an_assigned_partition_are_read_then_what_follows_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streamserve.kafka.states._LOOK_BACK", 0)
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2, CONTEXTS: 2}), list[Event]()
+    for context in ("//x", "", "//a", "//b", "", "//a"):
+        put(log, EPOCHS, 1, route="r", context=context)
+    put(log, CONTEXTS, 1, route="r", context="//x", epoch=0, covers=1)
+    put(log, CONTEXTS, 1, route="r", context="//a", epoch=2, covers=3)
+    put(log, CONTEXTS, 0, route="r", context="//other", epoch=0, covers=1)
+    states = follower(log, events, keyed=keyed(log))
+    await states.load()
+    task = asyncio.create_task(states.load_owned())
+    try:
+        states.own([1])
+        await until(lambda: loaded_in(events) == [1])
+        assert contexts_in(events) == [(1, "//x", 0), (1, "//a", 2), (1, "//b", 3), (1, "//a", 5)]
+        assert isinstance(events[-1], ContextsFetched)
+        states.disown([1])
+        states.own([0])
+        await until(lambda: loaded_in(events) == [1, 0])
+        assert contexts_in(events)[4:] == [(0, "//other", 0)]
+    finally:
+        task.cancel()
+
+
+async def test_a_partition_that_was_lost_meanwhile_is_not_said_to_be_read() -> None:
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2, CONTEXTS: 2}), list[Event]()
+    put(log, CONTEXTS, 0, route="r", context="//a", epoch=0, covers=1)
+    put(log, CONTEXTS, 1, route="r", context="//b", epoch=0, covers=1)
+    states = follower(log, events, keyed=keyed(log))
+    await states.load()
+    states.own([0])
+    states.disown([0])
+    states.own([1, 0])
+    task = asyncio.create_task(states.load_owned())
+    try:
+        await until(lambda: len(loaded_in(events)) == 2)
+        assert loaded_in(events) == [1, 0] and contexts_in(events) == [(1, "//b", 0), (0, "//a", 0)]
+    finally:
+        task.cancel()
+
+
+async def test_keyed_states_that_cannot_be_read_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamserve.kafka.states._RETRY_S", 0.001)
+    log, events = MemoryLog({EPOCHS: 2, POLICY: 2, MODELS: 2, CONTEXTS: 2}), list[Event]()
+    put(log, CONTEXTS, 0, route="r", context="//a", epoch=0, covers=1)
+    failures = iter([True, True, False])
+
+    def scan() -> MemoryReader:
+        if next(failures):
+            raise BrokerError("away")
+        return MemoryReader(log)
+
+    states = follower(log, events, keyed=KeyedStates(contexts_topic=CONTEXTS, decode=decode, scan=scan, keep_ms=0))
+    await states.load()
+    task = asyncio.create_task(states.load_owned())
+    try:
+        states.own([0])
+        await until(lambda: loaded_in(events) == [0])
+        assert contexts_in(events) == [(0, "//a", 0)]
+    finally:
+        task.cancel()

@@ -32,7 +32,7 @@ def test_requests_take_4_mib_and_the_others_8() -> None:
 
 def test_a_compacted_topic_has_no_retention_and_is_compacted_soon() -> None:
     compacted = {topic.spec.kind: topic for topic in catalogue("a", 1, 1) if topic.spec.cleanup == "compact"}
-    assert set(compacted) == {Kind.POLICY, Kind.MODELS}
+    assert set(compacted) == {Kind.POLICY, Kind.CONTEXTS, Kind.MODELS}
     for topic in compacted.values():
         assert "retention.ms" not in topic.configs()
         assert int(topic.tuning()["segment.bytes"]) > topic.spec.max_message_bytes

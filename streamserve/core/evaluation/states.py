@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from streamserve.core.contexts import GLOBAL, features_of
+from streamserve.core.contexts import GLOBAL, features_of, is_keyed
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.routes import Route
 from streamserve.core.selection.base import Distribution
@@ -28,6 +28,7 @@ class PlayedStates:
         self._states: dict[str, Any] = {}
         self._published: dict[str, Any] = {}
         self._distributions: dict[str, Distribution] = {}
+        self._n_shared = 0
         self._turns = 0
 
     def distribution(self, outcome: OutcomeRecord) -> Distribution:
@@ -46,8 +47,11 @@ class PlayedStates:
         route = self._route
         for level in route.levels(outcome.decision.context):
             rule = route.contexts
-            if level not in self._states and rule is not None and level and len(self._states) > rule.most:
+            # Of keyed ones a log has as many as it has keys.
+            is_shared = level not in self._states and level and not is_keyed(level)
+            if is_shared and rule is not None and self._n_shared >= rule.most:
                 continue
+            self._n_shared += bool(is_shared)
             self._states[level] = route.policy.learn(self._states.get(level, self._initial), outcome)
 
     def _decide(self, context: str) -> Distribution:

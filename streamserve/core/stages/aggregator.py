@@ -28,6 +28,7 @@ from streamserve.core.epochs import EpochTable
 from streamserve.core.events import (
     AnswersFetched,
     Assigned,
+    ContextsFetched,
     Drain,
     Event,
     Produced,
@@ -75,7 +76,10 @@ class AggregatorStage:
         admission: Admission | None = None,
         *,
         headroom: Headroom | None = None,
+        sweeps: bool = False,
     ) -> None:
+        """`sweeps`: it settles what another stage has passed over, which owns the keyed states in `epochs`."""
+        self._owns_states = not sweeps
         self._rules = rules
         self._epochs = epochs
         self._admission = admission or Admission(rules, epochs)
@@ -114,11 +118,8 @@ class AggregatorStage:
                 self._acknowledge(event, effects)
             case ProduceFailed():
                 self._send_again(event, effects)
-            case StatesFetched():
-                self._epochs.apply(event.states)
-                self._epochs.switch(event.switches)
-            case StatesKnownUntil():
-                self._epochs.known_until(event.known_until_ms)
+            case StatesFetched() | ContextsFetched() | StatesKnownUntil():
+                self._epochs.take(event)
             case Assigned():
                 for partition, resume in event.partitions.items():
                     self._assign(partition, resume)
@@ -203,6 +204,8 @@ class AggregatorStage:
     # -- ownership -----------------------------------------------------------------------------------------------
 
     def _assign(self, partition: int, resume: Resume) -> None:
+        if self._owns_states:
+            self._epochs.own([partition])
         self._owned[partition] = Ownership(resume)
         self._catching_up.discard(partition)
         if self._owned[partition].catching_up:
@@ -214,6 +217,8 @@ class AggregatorStage:
         self._early[partition] = deque()
 
     def _revoke(self, event: Revoked, effects: list[Effect]) -> None:
+        if self._owns_states:
+            self._epochs.disown(event.partitions)
         for partition in event.partitions:
             self._owned.pop(partition, None)
             self._catching_up.discard(partition)

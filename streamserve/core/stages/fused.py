@@ -19,6 +19,7 @@ from streamserve.core.epochs import EpochTable
 from streamserve.core.events import (
     AnswersFetched,
     BatchesFinished,
+    ContextsFetched,
     Event,
     Produced,
     ProduceFailed,
@@ -67,12 +68,8 @@ class FusedStage:
         match event:
             case BatchesFinished():
                 return self._hand_over(self._worker.handle(event, now_ms), now_ms)
-            case StatesFetched():
-                self._epochs.apply(event.states)
-                self._epochs.switch(event.switches)
-                return []
-            case StatesKnownUntil():
-                self._epochs.known_until(event.known_until_ms)
+            case StatesFetched() | ContextsFetched() | StatesKnownUntil():
+                self._epochs.take(event)
                 return []
             case Produced() | ProduceFailed() if event.token < 0:
                 return self._late_sent(event)

@@ -24,9 +24,10 @@ from streamserve.core.effects import (
     Count,
     Effect,
 )
-from streamserve.core.epochs import outcome_partition
+from streamserve.core.epochs import home_of
 from streamserve.core.events import (
     Assigned,
+    ContextsFetched,
     Drain,
     Event,
     FeedbackFetched,
@@ -48,7 +49,7 @@ from streamserve.core.records import (
     OutcomeRecord,
     PredictionRecord,
 )
-from streamserve.core.routes import AppRules
+from streamserve.core.routes import AppRules, Route
 from streamserve.core.stages.join_partition import Partition
 from streamserve.core.stages.join_send import Rejected, Sender
 from streamserve.core.stages.join_window import DecodeAnswers, LateAnswers, MemoryPredictions, StoreFactory
@@ -122,7 +123,7 @@ class JoinStage:
                 self._close(self._sender.failed(event, now_ms))
             case Drain():
                 self._drain()
-            case Tick() | StatesFetched() | StatesKnownUntil():
+            case Tick() | StatesFetched() | ContextsFetched() | StatesKnownUntil():
                 pass
             case _:
                 raise TypeError(f"a join stage takes no {type(event).__name__}")
@@ -285,7 +286,7 @@ class JoinStage:
             return losses
         levels = route.levels(decision.context)
         primary = OutcomeRecord(
-            to_partition=outcome_partition(route.name, levels[-1], self._options.partitions),
+            to_partition=self._home(route, levels[-1], partition),
             route=route.name,
             context=levels[-1],
             ref=(partition.number, stored.request_offset),
@@ -301,13 +302,16 @@ class JoinStage:
         above = [
             replace(
                 primary,
-                to_partition=outcome_partition(route.name, level, self._options.partitions),
+                to_partition=self._home(route, level, partition),
                 context=level,
                 primary=False,
             )
             for level in levels[:-1]
         ]
         return [*above, primary]
+
+    def _home(self, route: Route, context: str, partition: Partition) -> int:
+        return home_of(route.name, context, partition.number, self._options.partitions)
 
     def _reject(self, partition: Partition, record: FeedbackRecord, status: str, why: Unusable) -> None:
         self._sender.reject(partition.number, Rejected(record=record, reason=why.reason, detail=why.detail))

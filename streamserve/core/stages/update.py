@@ -6,7 +6,8 @@ Its own promises:
   time, whichever is first (or as soon as the acknowledgement of the one before it has come);
 * an outcome is settled only when the state that it changed is acknowledged in the epochs topic and in its snapshot;
 * an outcome that a state includes, or whose feedback it was taught by before, changes nothing;
-* nothing is learnt in a partition before all states appended until its assignment are known.
+* nothing is learnt in a partition before all states appended until its assignment are known, keyed ones too;
+* a keyed state that no open request can be decided by is forgotten: a tombstone takes its snapshot out of the log.
 
 A partition's fetches may start below `Resume.position`: what lies below is only remembered, so that a second outcome
 of the same feedback is known. `commit_metadata` names that place.
@@ -22,11 +23,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streamserve.core.bounds import Fill, fullest
-from streamserve.core.contexts import GLOBAL
-from streamserve.core.effects import Count, Effect, EmitSnapshot, EmitState, Settle
-from streamserve.core.epochs import outcome_partition
+from streamserve.core.contexts import GLOBAL, is_keyed
+from streamserve.core.effects import Count, Effect, EmitSnapshot, EmitState, ForgetState, Settle
+from streamserve.core.epochs import home_of
 from streamserve.core.events import (
     Assigned,
+    ContextsFetched,
     Drain,
     Event,
     OutcomesFetched,
@@ -40,6 +42,7 @@ from streamserve.core.events import (
 from streamserve.core.records import OutcomeRecord, StateRecord, UnreadableState
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.stages.join_partition import number_in
+from streamserve.core.stages.update_keyed import RestingStates
 from streamserve.core.stages.update_state import Learnt, OwnedOutcomes, Publication
 from streamserve.errors import ContractError
 
@@ -60,6 +63,8 @@ class UpdateOptions:
     """Outcomes read whose state is not in the log; with so many no more are read."""
     max_remembered: int = 100_000
     """Feedback of a partition of which a second outcome is known; above it the oldest is forgotten."""
+    keep_ms: int = 180_000
+    """How long a keyed state is kept after the last request that it may decide: for those still open."""
     retry_ms: int = 200
     """Before something that the broker did not take is sent again; doubled each time, up to 5 s."""
 
@@ -76,15 +81,18 @@ class UpdateStage:
         self._routes = {route.name: route for route in rules.routes}
         self._options = options
         self._learns = any(route.learns for route in rules.routes)
+        self._keyed = any(route.learns and route.keyed for route in rules.routes)
         self._newest: dict[tuple[int, str, str], StateRecord] = {}
         self._unreadable: dict[tuple[int, str, str], UnreadableState] = {}
         self._contexts: dict[str, set[str]] = {name: {GLOBAL} for name in self._routes}
         """Of each route, those that have a state, in whatever partition."""
         self._owned: dict[int, OwnedOutcomes] = {}
         self._sent: dict[int, Learnt] = {}
+        self._forgetting: dict[int, tuple[int, StateRecord]] = {}
+        """Tombstones on their way: (partition, the state)."""
         self._token = 0
         self._known_ms = -(1 << 62)
-        self._counts: dict[str, int] = {}
+        self._counts: dict[tuple[str, str], int] = {}
         self._draining = False
 
     # -- protocol ------------------------------------------------------------------------------------------------
@@ -101,8 +109,11 @@ class UpdateStage:
             case StatesFetched():
                 self._note(event.states)
                 self._note_unreadable(event.unreadable)
+            case ContextsFetched():
+                self._load(event)
             case StatesKnownUntil():
                 self._known_ms = max(self._known_ms, event.known_until_ms)
+                self._tend_keyed(now_ms, effects)
             case Assigned():
                 self._revoke(tuple(event.partitions))
                 for number, resume in event.partitions.items():
@@ -114,6 +125,12 @@ class UpdateStage:
                         now_ms,
                         dedupe_ms=self._options.dedupe_ms,
                         max_remembered=self._options.max_remembered,
+                        keyed=RestingStates(
+                            self._routes,
+                            number,
+                            republish_ms=self._options.republish_ms,
+                            keep_ms=self._options.keep_ms,
+                        ),
                     )
             case Revoked():
                 self._revoke(event.partitions)
@@ -151,6 +168,7 @@ class UpdateStage:
         return {
             "unacknowledged_outcomes": Fill(self._unacknowledged, options.max_unacknowledged),
             "remembered_outcomes": fullest(remembered),
+            "keyed_contexts": fullest([fill for owned in self._owned.values() for fill in owned.keyed.fills()]),
         }
 
     @property
@@ -163,11 +181,33 @@ class UpdateStage:
         for record in states:
             if record.route not in self._routes:
                 continue
+            if is_keyed(record.context):
+                self._note_keyed(record)
+                continue
             self._contexts[record.route].add(record.context)
             key = (record.partition, record.route, record.context)
             newest = self._newest.get(key)
             if newest is None or _age(record) > _age(newest):
                 self._newest[key] = record
+
+    def _note_keyed(self, record: StateRecord) -> None:
+        """One that follows what is being loaded; or one that begins elsewhere, of a context whose state is here."""
+        key = (record.route, record.context)
+        for owned in self._owned.values():
+            if owned.number == record.partition:
+                if not owned.begun:
+                    owned.keyed.restore(record)
+            elif record.previous < 0 and (key in owned.states or owned.keyed.holds(*key)):
+                self._count("moved", what="contexts")
+
+    def _load(self, event: ContextsFetched) -> None:
+        owned = self._owned.get(event.partition)
+        if owned is None or owned.begun:
+            return
+        for record in event.states:
+            owned.keyed.restore(record)
+        self._note_unreadable(event.unreadable)
+        owned.keyed_loaded = owned.keyed_loaded or event.loaded
 
     def _note_unreadable(self, records: tuple[UnreadableState, ...]) -> None:
         for record in records:
@@ -180,6 +220,7 @@ class UpdateStage:
         for number in partitions:
             self._owned.pop(number, None)
         self._sent = {token: state for token, state in self._sent.items() if state.partition not in partitions}
+        self._forgetting = {token: one for token, one in self._forgetting.items() if one[0] not in partitions}
 
     def _drain(self) -> None:
         """What has not been learnt stays unsettled, to be read again; what has been learnt is published now."""
@@ -202,11 +243,17 @@ class UpdateStage:
         for owned in self._owned.values():
             if owned.begun or (self._learns and self._known_ms < owned.assigned_ms):
                 continue
+            if self._keyed and not owned.keyed_loaded:
+                continue
             owned.begun = True
+            owned.highest_epoch = owned.keyed.highest_epoch
             mine = [record for record in self._newest.values() if record.partition == owned.number]
             for record in sorted(mine, key=lambda one: one.append_ms):
                 if record.route in self._routes:
                     self._restore(owned, record)
+            for record in owned.keyed.without_snapshot.values():
+                self._restore(owned, record)
+            owned.keyed.without_snapshot.clear()
             for unreadable in self._unreadable.values():
                 if unreadable.partition == owned.number:
                     self._do_without(owned, unreadable)
@@ -221,25 +268,30 @@ class UpdateStage:
         route = self._routes[record.route]
         if not route.learns or record.policy != route.policy.name:
             return
-        value = route.policy.load(record.data, route.models)
-        state = Learnt(route=route, context=record.context, partition=owned.number, value=value)
-        state.record = record
-        state.published_ms = record.append_ms
+        state = self._wake(owned, route, record)
         owned.highest_epoch = max(owned.highest_epoch, record.epoch)
-        owned.states[record.route, record.context] = state
         if record.covers == 0:
             # From the epochs topic: its writer may have died before the snapshot was acknowledged.
             state.floor = record.epoch
             state.publication = Publication(record=record, offsets=[], in_epochs=True)
         owned.note(state)
 
+    def _wake(self, owned: OwnedOutcomes, route: Route, record: StateRecord) -> Learnt:
+        """The state of a record."""
+        value = route.policy.load(record.data, route.models)
+        state = Learnt(route=route, context=record.context, partition=owned.number, value=value)
+        state.record = record
+        state.learnt_ms = record.learnt_ms
+        state.published_ms = record.append_ms
+        owned.states[record.route, record.context] = state
+        return state
+
     def _do_without(self, owned: OwnedOutcomes, unreadable: UnreadableState) -> None:
         """Go on from the newest state that can be read, if there is none after this one."""
         route = self._routes.get(unreadable.route)
         if route is None or not route.learns:
             return
-        state = owned.states.get((unreadable.route, unreadable.context))
-        readable = None if state is None else state.record
+        readable = owned.record_of(unreadable.route, unreadable.context)
         if readable is not None and readable.epoch >= unreadable.epoch:
             return
         if unreadable.is_whole:
@@ -266,19 +318,25 @@ class UpdateStage:
         if status or route is None:
             self._pass(owned, outcome, status)
             return
-        state = owned.states.get((outcome.route, outcome.context)) or self._begin(owned, route, outcome.context)
+        state = self._state_of(owned, route, outcome.context)
         if state is None:
             self._pass(owned, outcome, "too_many_contexts")
             return
         if outcome.offset < state.includes_below(0):
             self._count("included")
             state.settle_with_publication(outcome.offset, owned)
+            owned.note(state)
             return
-        value = route.policy.learn(state.value, outcome)
-        if value is state.value:
+        before = state.value
+        if is_keyed(state.context) and route.contexts is not None and state.learnt_ms >= 0:
+            is_forgotten = outcome.append_ms > state.learnt_ms + route.contexts.forget_after_ms
+            before = route.policy.initial(route.models) if is_forgotten else before
+        value = route.policy.learn(before, outcome)
+        if value is before:
             self._pass(owned, outcome, "no_change")
+            owned.note(state)
             return
-        state.learnt(value, outcome.offset, now_ms)
+        state.learnt(value, outcome, now_ms)
         owned.note(state)
         self._count("learnt")
         if state.publication is None and state.changes >= self._options.publish_every_outcomes:
@@ -289,18 +347,30 @@ class UpdateStage:
             return "unknown_route"
         if not route.learns:
             return "not_learning"
-        if outcome.context and (route.contexts is None or route.contexts.features):
+        rule = route.contexts
+        if outcome.context and (rule is None or rule.features or (is_keyed(outcome.context) and not rule.keyed)):
             return "no_contexts"
         # A second writer of the same state would be the end of one order.
-        home = outcome_partition(outcome.route, outcome.context, self._options.partitions)
+        home = home_of(outcome.route, outcome.context, outcome.ref[0], self._options.partitions)
         return "" if home == owned.number else "misplaced"
 
+    def _state_of(self, owned: OwnedOutcomes, route: Route, context: str) -> Learnt | None:
+        """The state of this context, begun where there is none; None where its route has as many as it may."""
+        state = owned.states.get((route.name, context))
+        if state is None and is_keyed(context):
+            record = owned.keyed.find(route.name, context)
+            state = None if record is None else self._wake(owned, route, record)
+        return state or self._begin(owned, route, context)
+
     def _begin(self, owned: OwnedOutcomes, route: Route, context: str) -> Learnt | None:
-        """A new state; None where its route has as many as it may."""
-        contexts = self._contexts[route.name]
-        if context not in contexts and route.contexts is not None and len(contexts) > route.contexts.most:
-            return None
-        contexts.add(context)
+        if is_keyed(context):
+            if route.contexts is None or owned.keyed.n_of(route.name) >= route.contexts.most_keyed:
+                return None
+        else:
+            contexts = self._contexts[route.name]
+            if context not in contexts and route.contexts is not None and len(contexts) > route.contexts.most:
+                return None
+            contexts.add(context)
         value = route.policy.initial(route.models)
         state = Learnt(route=route, context=context, partition=owned.number, value=value)
         owned.states[route.name, context] = state
@@ -351,6 +421,7 @@ class UpdateStage:
             includes={owned.number: state.includes_below(owned.next_offset)},
             partition=owned.number,
             previous=-1 if state.record is None else state.record.epoch,
+            learnt_ms=state.learnt_ms if is_keyed(state.context) else -1,
         )
         if state.floor is None:
             state.floor = owned.highest_epoch + 1
@@ -368,7 +439,31 @@ class UpdateStage:
         state.retry_ms = None
         effects.append(EmitSnapshot(token=self._new_token(state), state=record))
 
+    def _tend_keyed(self, now_ms: int, effects: list[Effect]) -> None:
+        """Some of the keyed states that wait for it are published again, or forgotten. By the broker's time: what is
+        forgotten decides nothing any more, so nobody waits for it, and no deadline is named."""
+        for owned in self._owned.values():
+            if not owned.begun or self._draining:
+                continue
+            for record, is_forgotten in owned.keyed.due(self._known_ms):
+                if (record.route, record.context) in owned.states:
+                    continue
+                if not is_forgotten:
+                    state = self._wake(owned, self._routes[record.route], record)
+                    self._publish(owned, state, now_ms, effects)
+                    continue
+                self._token += 1
+                self._forgetting[self._token] = owned.number, record
+                effects.append(
+                    ForgetState(token=self._token, route=record.route, context=record.context, partition=owned.number)
+                )
+
     def _acknowledge(self, event: Produced, now_ms: int, effects: list[Effect]) -> None:
+        number, forgotten = self._forgetting.pop(event.token, (-1, None))
+        if forgotten is not None:
+            self._owned[number].keyed.drop(forgotten.route, forgotten.context, forgotten.epoch)
+            self._count("forgotten", what="contexts")
+            return
         state = self._sent.pop(event.token, None)
         if state is None or state.publication is None:
             return
@@ -380,11 +475,15 @@ class UpdateStage:
             owned.highest_epoch = max(owned.highest_epoch, event.offset)
             self._send_snapshot(owned, state, effects)
             return
-        self._note((publication.record,))
+        if is_keyed(state.context):
+            owned.keyed.put(publication.record)
+        else:
+            self._note((publication.record,))
         owned.settled += state.published(now_ms)
         owned.note(state)
 
     def _failed(self, token: int, now_ms: int) -> None:
+        self._forgetting.pop(token, None)
         state = self._sent.pop(token, None)
         if state is not None:
             state.failed(now_ms, min(_LONGEST_RETRY_MS, self._options.retry_ms << min(state.attempts, 10)))
@@ -402,12 +501,12 @@ class UpdateStage:
             if owned.settled:
                 effects.append(Settle(partition=owned.number, offsets=np.array(sorted(owned.settled), np.int64)))
                 owned.settled = []
-        effects += [Count(what="outcomes", label=status, n=n) for status, n in self._counts.items()]
+        effects += [Count(what=what, label=label, n=n) for (what, label), n in self._counts.items()]
         self._counts = {}
         return effects
 
-    def _count(self, status: str, n: int = 1) -> None:
-        self._counts[status] = self._counts.get(status, 0) + n
+    def _count(self, label: str, n: int = 1, *, what: str = "outcomes") -> None:
+        self._counts[what, label] = self._counts.get((what, label), 0) + n
 
 
 def _age(record: StateRecord) -> tuple[int, int, int]:

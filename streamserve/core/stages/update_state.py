@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from streamserve.core.contexts import is_keyed
 from streamserve.core.records import OutcomeRecord, Outcomes, StateRecord
 from streamserve.core.routes import Route
+from streamserve.core.stages.update_keyed import RestingStates
 
 _Key = tuple[tuple[int, int], str, str]
 
@@ -44,6 +46,8 @@ class Learnt:
     changed_ms: int | None = None
     """When the first of these changes was made."""
     publication: Publication | None = None
+    learnt_ms: int = -1
+    """Append time of the newest outcome in the value."""
     retry_ms: int | None = None
     """Not to be sent before this, after a failure."""
     attempts: int = 0
@@ -54,9 +58,10 @@ class Learnt:
     def busy(self) -> bool:
         return self.publication is not None or self.changed_ms is not None
 
-    def learnt(self, value: object, offset: int, now_ms: int) -> None:
+    def learnt(self, value: object, outcome: OutcomeRecord, now_ms: int) -> None:
         self.value = value
-        self.pending.append(offset)
+        self.learnt_ms = outcome.append_ms
+        self.pending.append(outcome.offset)
         self.changes += 1
         if self.changed_ms is None:
             self.changed_ms = now_ms
@@ -116,8 +121,13 @@ class OwnedOutcomes:
         *,
         dedupe_ms: int,
         max_remembered: int,
+        keyed: RestingStates,
     ) -> None:
         self.number = number
+        self.keyed = keyed
+        """Keyed states that are in the log and not being changed; `states` has the others."""
+        self.keyed_loaded = False
+        """All keyed states that stood there when the partition was assigned are in `keyed`."""
         self.position = position
         self.rebuilds_from = min(rebuilds_from, position)
         """From where outcomes are read again."""
@@ -148,11 +158,19 @@ class OwnedOutcomes:
         if state.busy:
             self.busy[state] = None
             resting.pop(state, None)
+        elif is_keyed(state.context):
+            self.busy.pop(state, None)
+            self.states.pop((state.route.name, state.context), None)
         else:
             self.busy.pop(state, None)
             if state.record is not None:
                 resting[state] = None
                 resting.move_to_end(state)
+
+    def record_of(self, route: str, context: str) -> StateRecord | None:
+        """The newest record of a state."""
+        state = self.states.get((route, context))
+        return self.keyed.find(route, context) if state is None else state.record
 
     def pressing(self, published_until_ms: Callable[[Route], int] | None = None) -> list[Learnt]:
         """The states of which one is the next to be sent; with a time by route, all that rest since then."""

@@ -30,6 +30,7 @@ from streamserve.core.events import (
     Assigned,
     BatchesFinished,
     BatchFinished,
+    ContextsFetched,
     Drain,
     Event,
     Produced,
@@ -144,11 +145,8 @@ class WorkerStage:
                 self._acknowledge(event.token, effects)
             case ProduceFailed():
                 self._send_again(event, effects)
-            case StatesFetched():
-                self._epochs.apply(event.states)
-                self._epochs.switch(event.switches)
-            case StatesKnownUntil():
-                self._epochs.known_until(event.known_until_ms)
+            case StatesFetched() | ContextsFetched() | StatesKnownUntil():
+                self._epochs.take(event)
             case Assigned():
                 self._assign(event)
             case Revoked():
@@ -231,12 +229,14 @@ class WorkerStage:
     # -- input ---------------------------------------------------------------------------------------------------
 
     def _assign(self, event: Assigned) -> None:
+        self._epochs.own(event.partitions)
         for partition, resume in event.partitions.items():
             self._owned.begin(partition, self._table.end)
             if resume.answered is not None:
                 self._skip[partition] = resume.answered
 
     def _revoke(self, event: Revoked) -> None:
+        self._epochs.disown(event.partitions)
         table = self._table
         for partition in event.partitions:
             self._owned.end(partition)

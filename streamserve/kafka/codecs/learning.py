@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from streamserve.core.contexts import is_keyed
 from streamserve.core.records import Decision, OutcomeRecord, StateRecord
 from streamserve.errors import MalformedRecord
 from streamserve.kafka.codecs.contract import VERSION, read
@@ -31,6 +32,11 @@ def route_and_context(key: bytes | None) -> tuple[str, str]:
     """What `state_key` made a key of; a name of a route has no slash."""
     route, _, context = (key or b"").decode("utf-8", "replace").partition("/")
     return route, context
+
+
+def is_keyed_key(key: bytes | None) -> bool:
+    """Whether `state_key` made it of a keyed context."""
+    return key is not None and is_keyed(key.decode("utf-8", "replace"))
 
 
 def encode_outcome(outcome: OutcomeRecord) -> bytes:
@@ -121,7 +127,7 @@ def encode_epoch(state: StateRecord) -> bytes:
 
 
 def encode_snapshot(state: StateRecord) -> bytes:
-    """Value of the policy topic: the same state, with the place and time of its epochs record."""
+    """Value of the policy and the contexts topic: the same state, with the place and time of its epochs record."""
     return _encode(
         PolicyValue(
             **_shared_fields(state),
@@ -142,6 +148,7 @@ def _shared_fields(state: StateRecord) -> dict[str, Any]:
         "data": dict(state.data),
         "includes": {str(partition): offset for partition, offset in state.includes.items()},
         "previous": state.previous,
+        "learnt_ms": state.learnt_ms,
     }
 
 
@@ -159,12 +166,13 @@ def decode_epoch(value: bytes | None, *, partition: int, offset: int, append_ms:
         epoch=offset,
         append_ms=append_ms,
         previous=state.previous,
+        learnt_ms=state.learnt_ms,
     )
 
 
 def decode_snapshot(value: bytes | None, *, partition: int, offset: int) -> StateRecord:
-    """The state of a record of the policy topic; its epoch and time are those of its epochs record."""
-    what = f"the policy record {partition}-{offset}"
+    """The state of a record of the policy or the contexts topic; its epoch and time are those of its epochs record."""
+    what = f"the snapshot {partition}-{offset}"
     state = read(value, _policy, what)
     return StateRecord(
         route=state.route,
@@ -177,6 +185,7 @@ def decode_snapshot(value: bytes | None, *, partition: int, offset: int) -> Stat
         append_ms=state.append_ms,
         previous=state.previous,
         covers=state.covers,
+        learnt_ms=state.learnt_ms,
     )
 
 
