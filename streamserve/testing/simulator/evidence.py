@@ -122,6 +122,10 @@ class Evidence:
         bad = self.simulation.seen.slow_slots
         return any(slot in bad for slot in range(int(from_ms / SLOT_MS), int(to_ms / SLOT_MS) + 1))
 
+    def leaderless(self, at_ms: float) -> bool:
+        """Whether records were appended then that nobody could see."""
+        return any(start <= at_ms <= end for start, end in self.simulation.seen.leaderless)
+
     @cached_property
     def requests(self) -> list[list[Request | None]]:
         """By partition and offset; None where no request stands."""

@@ -146,7 +146,8 @@ def _plain(data: Mapping[str, Any]) -> Any:
 
 def choices_follow_the_epochs(evidence: Evidence) -> Verdict:
     """A choice that is not marked is that of the state in force at the request's append time, among the models that
-    the route has in the config of who says so."""
+    the route has in the config of who says so. Not of those decided while a leader was lost: a learnt state that was
+    appended meanwhile is seen later than its stamp says, and who reads the log cannot know of it."""
     verdict = Verdict()
     if not evidence.rules[0].routes[0].learns:
         return verdict
@@ -161,7 +162,7 @@ def choices_follow_the_epochs(evidence: Evidence) -> Verdict:
                     (offset, terminal)
                     for offset, terminals in evidence.terminals[number].items()
                     for terminal in terminals
-                    if variant_of[terminal.writer] == variant
+                    if variant_of[terminal.writer] == variant and not evidence.leaderless(terminal.at_ms)
                 ]
                 _judge_choices(table, rules.routes[0].models, requests, mine, verdict)
     return verdict

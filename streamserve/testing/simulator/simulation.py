@@ -75,6 +75,8 @@ class Seen:
     """Slots of `SLOT_MS` in which not every partition was served as it should be."""
     slow_slots: set[int] = field(default_factory=set)
     """Slots in which sends could not arrive, or a process could not send."""
+    leaderless: list[tuple[float, float]] = field(default_factory=list)
+    """From the death of a leader until everybody has seen what was appended meanwhile."""
     cuts: int = 0
     judged_cuts: int = 0
     bad_cuts: list[BadCut] = field(default_factory=list)

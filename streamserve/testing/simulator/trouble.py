@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _STOPPED_LOOK_MS = 100.0
 
+#: After an election: how far what is known of learnt states reaches is asked again within so long.
+_SEEN_MS = 200.0
+
 
 class Trouble:
     """Makes the faults of a plan happen."""
@@ -55,6 +58,7 @@ class Trouble:
             self._simulation.count("leader lost")
             self._simulation.told("broker", f"{fault.number} dies, and is fenced after {fault.for_ms:.0f} ms")
             self._simulation.slow(self._world.now, self._world.now + fault.for_ms + 600)
+            self._simulation.seen.leaderless.append((self._world.now, self._world.now + fault.for_ms + _SEEN_MS))
 
     def _happen_to(self, process: SimulatedProcess, fault: Fault) -> None:
         world, simulation = self._world, self._simulation
