@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamserve.cli import plan_store
+from streamserve.cli.plan_place import place
 from streamserve.cli.plan_rows import read_rows
 from streamserve.errors import PlanDiffers
 from streamserve.runtimes import ModelSpec
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="White-box plans: pack, verify, explain, time; the store of their arrays.", no_args_is_help=True)
 app.add_typer(plan_store.app, name="store")
+app.command()(place)
 
 Fitted = Annotated[
     str,

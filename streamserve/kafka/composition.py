@@ -135,7 +135,7 @@ def worker_role(app: App, pool: str, runtimes: Mapping[str, Runtime], instance: 
         topics=app.topics,
         encoders=intake.encoders(app.topics),
         runtimes=runtimes,
-        announcement=announcement(settings, pool, instance, sorted(runtimes)),
+        announcement=announcement(settings, pool, instance, runtimes),
         sweeps=sweeps,
         once=terminal_outputs(app.topics) if settings.fused else None,
         asks_time=_time_asked_at(app),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from zlib import crc32
@@ -19,6 +19,7 @@ from streamserve.kafka.runner import Runner
 from streamserve.kafka.service import Announcement
 from streamserve.runtimes import load
 from streamserve.runtimes.base import Runtime
+from streamserve.runtimes.plan import PlanRuntime
 from streamserve.runtimes.sampling import sample_of
 from streamserve.runtimes.sharing import share
 from streamserve.settings import Settings
@@ -53,9 +54,10 @@ def form_of_rows(rules: Mapping[str, ModelRules], runtimes: Mapping[str, Runtime
     return known
 
 
-def announcement(settings: Settings, pool: str, instance: str | None, models: Sequence[str]) -> Announcement:
-    """What this process hosts; under a name of its own where it was given none."""
-    hosts = encode_hosts(pool, instance or f"{socket.gethostname()}-{os.getpid()}", models)
+def announcement(settings: Settings, pool: str, instance: str | None, runtimes: Mapping[str, Runtime]) -> Announcement:
+    """What this process hosts, of plans with their arrays; under a name of its own where it was given none."""
+    plans = {model: runtime.held_bytes for model, runtime in runtimes.items() if isinstance(runtime, PlanRuntime)}
+    hosts = encode_hosts(pool, instance or f"{socket.gethostname()}-{os.getpid()}", sorted(runtimes), plans)
     key = hosts.key or b""
     at = At(topic_name(settings.app.name, Kind.MODELS), crc32(key) % settings.app.partitions)
     return Announcement(at=at, record=hosts, retraction=Record(key=key, value=None))

@@ -102,6 +102,10 @@ class HostsValue(Struct, tag="hosts", tag_field="kind", frozen=True, kw_only=Tru
     pool: str
     instance: Annotated[str, Meta(description="The process: its name within the consumer group.")]
     models: Annotated[list[str], Meta(description="Model ids, `name@version`.")]
+    plans: Annotated[
+        dict[str, dict[str, Count]],
+        Meta(description="Of white-box plans among them: content hash -> bytes of each array of 4,096 bytes or more."),
+    ] = {}
 
 
 class SwitchValue(Struct, tag="switch", tag_field="kind", frozen=True, kw_only=True, omit_defaults=True):
