@@ -37,8 +37,8 @@ demo-sentiment: setup  ## real texts of four domains through a real Kafka: learn
 
 test: setup $(VENV)/.torch $(VENV)/.bench  ## every test, with a real broker and torch
 	$(BIN)/python -m workers.train
-	$(BIN)/python -m pytest -m 'not broker and not long' -n 2
-	$(BIN)/python -m pytest -m 'broker and not long'
+	$(BIN)/python -m pytest -m 'not broker and not long' -n 2 --durations=20
+	$(BIN)/python -m pytest -m 'broker and not long' --durations=40
 
 test-long: $(VENV)/.base  ## what takes hours at worst: every planted fault hunted from seed 0
 	$(BIN)/python -m pytest -m long
