@@ -12,13 +12,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import json
+import math
+import mmap
 import os
 import secrets
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +96,12 @@ class Store:
         if kept is None:
             file = self._file(digest)
             try:
-                array = np.load(file, mmap_mode="r", allow_pickle=False)
+                array = _mapped(file)
             except FileNotFoundError:
                 raise PlanDamaged(f"the store {self.folder} has no object {digest}; pack the plan again") from None
             except (OSError, ValueError, EOFError) as broken:
                 raise PlanDamaged(f"{file} is truncated or no array ({broken}); {_MEND}") from broken
-            kept = self._open[digest] = Constant(np.asarray(array).view(np.ndarray), digest)
+            kept = self._open[digest] = Constant(array, digest)
         return kept
 
     def check(self, digest: str) -> None:
@@ -207,6 +211,36 @@ class Store:
             yield
         except OSError as trouble:
             raise StoreError(f"the store {self.folder} cannot be written: {_words(trouble)}") from trouble
+
+
+_HEAD_BYTES = 10
+_MAGIC = b"\x93NUMPY\x01"
+
+
+def _mapped(file: Path) -> AnyArray:
+    """The array of a file that `np.save` wrote, read-only, in no memory of its own. Raises OSError, ValueError.
+
+    `np.load` does the same in ten times the time: it parses each header as Python, and resolves the path.
+    """
+    with file.open("rb", buffering=0) as opened:
+        pages = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    if pages[: len(_MAGIC)] != _MAGIC:
+        raise ValueError("it does not begin as an array of numpy's format 1")
+    begins = _HEAD_BYTES + int.from_bytes(pages[8:_HEAD_BYTES], "little")
+    shape, dtype = _header(pages[_HEAD_BYTES:begins])
+    if begins + math.prod(shape) * dtype.itemsize > len(pages):
+        raise ValueError("it is cut short")
+    return np.ndarray(shape, dtype, buffer=pages, offset=begins)
+
+
+@lru_cache(maxsize=4_096)
+def _header(text: bytes) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type; kept, since models of one kind have arrays of few forms. Raises ValueError."""
+    size = len(text).to_bytes(2, "little")
+    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(size + text))
+    if fortran_order or dtype.hasobject:
+        raise ValueError("it holds objects, or columns end to end")
+    return shape, dtype
 
 
 _MEND = "remove the file and pack the plan again"

@@ -206,3 +206,35 @@ def test_a_manifest_that_is_no_json_is_named(store: Store) -> None:
 def test_where_it_is_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("STREAMSERVE_CACHE", str(tmp_path))
     assert default_folder() == Store().folder == tmp_path / "plans"
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros(0), np.float64(3.5).reshape(()), np.arange(6, dtype=np.int32).reshape(2, 3), np.array([b"ab", b"c"])],
+)
+def test_arrays_of_any_form_are_mapped_as_they_were(store: Store, array: Any) -> None:
+    constant = Constant(array)
+    keep(store, "aa", constant)
+    found = Store(store.folder).get(constant.digest).array
+    assert (found.dtype, found.shape, found.tolist()) == (array.dtype, array.shape, array.tolist())
+    assert is_mapped(found)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:9],
+        lambda data: data[:-1],
+        lambda data: b"\x94" + data[1:],
+        lambda data: data.replace(b"False", b"True "),
+        lambda data: data.replace(b"'<i8'", b"'|O' "),
+        lambda data: data.replace(b"{", b"("),
+    ],
+)
+def test_a_file_that_is_no_whole_array_is_told(store: Store, damage: Any) -> None:
+    keep(store, "aa", some(1))
+    file = next(store.folder.glob("objects/*/*.npy"))
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(PlanDamaged, match="is truncated or no array"):
+        Store(store.folder).get(some(1).digest)
