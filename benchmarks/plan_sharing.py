@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.plan_rows import Run
 from benchmarks.plan_times import CLEAR_RATING, paper_union
 from benchmarks.results import Row
 from streamserve.datasets import sentiment
@@ -30,17 +30,17 @@ _REPEATS = 9
 _WHOLE_SCALE = 0.05
 
 
-def sharing(scale: float, _: Path) -> Iterator[Row]:
+def sharing(run: Run) -> Iterator[Row]:
     """Sentiment heads over one featuriser, and logistic pipelines over the same columns, together and one by one."""
     snippets = sentiment()
     clear = np.flatnonzero(np.abs(snippets.ratings) > CLEAR_RATING)
-    texts = [snippets.texts[i] for i in clear[: max(500, int(len(clear) * scale))]]
+    texts = [snippets.texts[i] for i in clear[: max(500, int(len(clear) * run.scale))]]
     labels = (snippets.ratings[clear[: len(texts)]] > 0).astype(int)
     model = make_pipeline(paper_union(), LogisticRegression()).fit(texts, labels)
     draw = np.random.default_rng(0)
     plans: dict[str, Plan] = {}
     coef = model[-1].coef_
-    counts = _HEADS if scale >= _WHOLE_SCALE else _HEADS[:-1]
+    counts = _HEADS if run.scale >= _WHOLE_SCALE else _HEADS[:-1]
     for i in range(counts[-1]):
         model[-1].coef_ = coef * draw.uniform(0.5, 2, size=coef.shape)
         plans[f"m{i}"] = laid_out(import_fitted(model).graph)

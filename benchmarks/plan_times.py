@@ -6,7 +6,6 @@ import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.plan_rows import DIFFERENT, Run
 from benchmarks.results import Row
 from streamserve.datasets import sentiment
 from streamserve.plan.compile import Plan, compile_plan
@@ -40,7 +40,7 @@ def paper_union() -> FeatureUnion:
     )
 
 
-def text(scale: float, _: Path) -> Iterator[Row]:
+def text(run: Run) -> Iterator[Row]:
     """The sentiment pipeline of each domain, on snippets it was not fitted on."""
     snippets = sentiment()
     domains = np.array(snippets.domains)
@@ -48,18 +48,18 @@ def text(scale: float, _: Path) -> Iterator[Row]:
     for domain in dict.fromkeys(snippets.domains):
         places = np.flatnonzero(clear & (domains == domain))
         seen, unseen = places[places % 10 != 0], places[places % 10 == 0]
-        texts = [snippets.texts[i] for i in seen[: max(200, int(len(seen) * scale))]]
+        texts = [snippets.texts[i] for i in seen[: max(200, int(len(seen) * run.scale))]]
         labels = (snippets.ratings[seen[: len(texts)]] > 0).astype(int)
         model = make_pipeline(paper_union(), LogisticRegression(max_iter=1000)).fit(texts, labels)
         yield from timed(f"sentiment, {domain}", model, [snippets.texts[i] for i in unseen])
 
 
-def tables(scale: float, _: Path) -> Iterator[Row]:
+def tables(run: Run) -> Iterator[Row]:
     """Models over 40 columns of noise, of which some decide."""
     draw = np.random.default_rng(0)
-    rows = draw.normal(size=(max(500, int(4000 * scale)), _COLUMNS))
+    rows = draw.normal(size=(max(500, int(4000 * run.scale)), _COLUMNS))
     labels = (rows[:, :5].sum(axis=1) > 0).astype(int)
-    trees = max(10, int(100 * scale))
+    trees = max(10, int(100 * run.scale))
     models: dict[str, Any] = {
         "scaler, logistic": make_pipeline(StandardScaler(), LogisticRegression()),
         f"scaler, {trees} trees, depth 8": make_pipeline(
@@ -87,12 +87,12 @@ def timed(name: str, model: Pipeline, rows: Any) -> Iterator[Row]:
         a, b = (_batch_us(call, batch) / size for call in (plan.predict_proba, model.predict_proba))
         yield _row(name, size, a, b, note)
     if compilations() != before:
-        yield _row(f"{name}, compiled", 1, compilations() - before, None, "DIFFERENT")
+        yield _row(f"{name}, compiled", 1, compilations() - before, None, DIFFERENT)
 
 
 def _tolerance(plan: Plan, model: Any, rows: Any) -> str:
     worst = float(np.abs(plan.predict_proba(rows) - model.predict_proba(rows)).max())
-    return f"within {worst:.0e}" if worst <= 1e-12 else "DIFFERENT"
+    return f"within {worst:.0e}" if worst <= 1e-12 else DIFFERENT
 
 
 def _row(name: str, batch: int, ours: float, theirs: float | None, note: str) -> Row:
