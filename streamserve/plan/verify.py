@@ -18,7 +18,7 @@ from streamserve.core.messages import AnyArray, Flags
 from streamserve.errors import PlanDiffers
 from streamserve.plan.compile import Plan
 from streamserve.plan.graph import Graph
-from streamserve.plan.importers.frames import for_original, one_job
+from streamserve.plan.importers.frames import for_original, one_job, one_thread
 from streamserve.plan.operators import RowsRefused, evaluate_nodes
 from streamserve.plan.physical import taken
 from streamserve.plan.sampling import sample_rows
@@ -67,11 +67,12 @@ def verify(plan: Plan, estimator: Any, rows: Sequence[Any] | AnyArray | None = N
 
 def compare(plan: Plan, estimator: Any, rows: Sequence[Any] | AnyArray) -> Difference | None:
     """The first difference between a plan and its original on these rows: all at once, then some alone."""
-    found = _compare_batch(plan, estimator, rows, 0)
-    for i in range(min(len(rows), _ALONE)):
-        if found is not None:
-            break
-        found = _compare_batch(plan, estimator, rows[i : i + 1], i)
+    with one_thread():
+        found = _compare_batch(plan, estimator, rows, 0)
+        for i in range(min(len(rows), _ALONE)):
+            if found is not None:
+                break
+            found = _compare_batch(plan, estimator, rows[i : i + 1], i)
     return found
 
 
