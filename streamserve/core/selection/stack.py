@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import mul
 from typing import Any, ClassVar
 
 import numpy as np
 
 from streamserve.core.combining import LEAST_PROBABILITY
 from streamserve.core.losses import label_rows
-from streamserve.core.messages import PROBABILITY_ONE
+from streamserve.core.messages import F64, PROBABILITY_ONE
 from streamserve.core.records import Label, OutcomeRecord
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.inheriting import Heir, towards
@@ -20,7 +19,6 @@ from streamserve.core.selection.sums import STATE_VERSION, check_rate, check_ver
 from streamserve.errors import ContractError
 
 _Rows = list[list[float]]
-_LOG_LEAST = math.log(LEAST_PROBABILITY)
 #: A step's gradient is cut to this in each weight: one surprise moves little.
 _STEEPEST = 3.0
 #: Of all weights together; the largest share then is 10,000.
@@ -80,19 +78,23 @@ class Stack:
         told = self._told(state, outcome)
         if told is None:
             return state
-        places, given, columns = told
+        places, logs, columns = told
         weights = list(state.weights)
         mine = [weights[place] for place in places]
-        here = math.fsum(mine)
-        if len(mine) < len(weights) and here > _LEAST_TOTAL:
+        if len(mine) < len(weights) and (here := math.fsum(mine)) > _LEAST_TOTAL:
             scale = math.fsum(weights) / here
             mine = [scale * weight for weight in mine]
-        slopes = [0.0] * len(places)
-        for row, column in enumerate(columns):
-            _add_slopes(slopes, mine, [rows[row] for rows in given], column)
-        for place, slope in zip(places, slopes, strict=True):
-            step = self.rate * min(max(slope / len(columns), -_STEEPEST), _STEEPEST)
-            weights[place] = min(max(weights[place] - step, -_FURTHEST), _FURTHEST)
+        mixed = np.array(mine)
+        slopes = _slopes(mixed, logs[:, 0], columns[0])
+        for row, column in enumerate(columns[1:], 1):
+            slopes = slopes + _slopes(mixed, logs[:, row], column)
+        rate, n = self.rate, len(columns)
+        for place, slope in zip(places, slopes.tolist(), strict=True):
+            steep = slope / n
+            if not -_STEEPEST <= steep <= _STEEPEST:
+                steep = math.copysign(_STEEPEST, steep)
+            weight = weights[place] - rate * steep
+            weights[place] = weight if -_FURTHEST <= weight <= _FURTHEST else math.copysign(_FURTHEST, weight)
         return StackWeights(models=state.models, weights=tuple(weights), events=state.events + 1)
 
     def pooled(self, states: Sequence[StackWeights], strength: float) -> StackWeights:
@@ -133,8 +135,9 @@ class Stack:
     def inherited(self, data: Mapping[str, Any], model: str, heir: Heir) -> Mapping[str, Any]:
         return towards(data, "weights", model, heir)
 
-    def _told(self, state: StackWeights, outcome: OutcomeRecord) -> tuple[list[int], list[_Rows], list[int]] | None:
-        """Places of the members that told probabilities, these, one list per row each, and the rows' true columns."""
+    def _told(self, state: StackWeights, outcome: OutcomeRecord) -> tuple[list[int], F64, list[int]] | None:
+        """Places of the members that told probabilities, their logarithms (`[models, rows, classes]`), and the rows'
+        true columns."""
         decision, losses = outcome.decision, outcome.losses
         told = decision.probabilities
         places = [
@@ -147,31 +150,31 @@ class Stack:
         columns = [column_of(label, decision.classes) for label in labels]
         if not columns or min(columns) < 0:
             return None
-        sound = all(_is_sound(rows, len(columns), len(decision.classes)) for rows in given)
-        return (places, given, columns) if sound else None
+        logs = _logs_of(given, len(columns), len(decision.classes))
+        return None if logs is None else (places, logs, columns)
 
 
-def _add_slopes(slopes: list[float], weights: list[float], given: _Rows, column: int) -> None:
-    """Add one row's slope of the log loss in each weight; `given`: a list a member. Plain floats: a row is short."""
-    log, least = math.log, LEAST_PROBABILITY
-    logs = [[log(p) if p > least else _LOG_LEAST for p in one] for one in given]
-    scores = [sum(map(mul, weights, scored)) for scored in zip(*logs, strict=True)]
-    highest = max(scores)
-    mixture = [math.exp(score - highest) for score in scores]
-    total = sum(mixture)
-    for place, one in enumerate(logs):
-        slopes[place] += sum(map(mul, mixture, one)) / total - one[column]
+def _slopes(weights: F64, logs: F64, column: int) -> F64:
+    """`[models]`: one row's slope of the log loss in each weight; `logs`: `[models, classes]`."""
+    scores = weights @ logs
+    mixture = np.exp(scores - scores.max())
+    slopes: F64 = (logs @ mixture) / mixture.sum() - logs[:, column]
+    return slopes
 
 
-def _is_sound(rows: _Rows, n: int, width: int) -> bool:
-    """n lists of as many numbers from 0 to 1 as there are classes."""
+def _logs_of(given: Sequence[_Rows], n: int, width: int) -> F64 | None:
+    """`[models, n, width]`: logarithms; None where a model's are not n lists of `width` numbers from 0 to 1."""
     try:
-        # One that is NaN may hide from the least and the largest, not from the sum.
-        return len(rows) == n and all(
-            len(row) == width and min(row) >= 0.0 and max(row) <= 1.0 and sum(row) <= width for row in rows
-        )
-    except (TypeError, ValueError):
-        return False
+        numbers = np.array(given)
+    except ValueError:  # lists of different lengths
+        return None
+    if numbers.dtype.kind not in "fiub" or numbers.shape != (len(given), n, width):
+        return None
+    least, most = np.minimum.reduce(numbers, axis=None), np.maximum.reduce(numbers, axis=None)
+    if not (least >= 0.0 and most <= 1.0):  # NaN is neither
+        return None
+    logs: F64 = np.log(np.maximum(numbers, LEAST_PROBABILITY))
+    return logs
 
 
 def column_of(label: Label, classes: Sequence[str]) -> int:
