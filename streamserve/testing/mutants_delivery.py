@@ -209,7 +209,20 @@ def _fresh_ones_passed_over() -> AbstractContextManager[None]:
     return patched(TakeOver, "_fresh", make)
 
 
+def _keyed_states_not_read() -> AbstractContextManager[None]:
+    """A new learner begins before it has read the keyed states of its partition."""
+
+    def make(original: Any) -> Any:
+        def load(self: UpdateStage, event: Any) -> None:
+            original(self, replace(event, states=(), loaded=True))
+
+        return load
+
+    return patched(UpdateStage, "_load", make)
+
+
 PLANTED = (
+    _keyed_states_not_read,
     _sweep_answers_what_was_answered,
     _skipped_range_forgotten,
     _fresh_ones_passed_over,

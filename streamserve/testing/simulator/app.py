@@ -73,6 +73,9 @@ def config_of(form: Form, variant: int = 0) -> str:
         f"decide_early = {str(form.decide_early).lower()}",
     ]
     lines += [f"default = {DEFAULT}"] if form.has_default else []
+    if form.keyed:
+        keyed = f"keyed = true, forget_after_ms = {form.forget_after_ms}"
+        lines += [f'contexts = {{ source = "key", pooling = 3.0, {keyed} }}']
     return "\n".join(lines) + "\n"
 
 
@@ -109,26 +112,33 @@ def topics(form: Form) -> tuple[Topics, dict[str, int], tuple[str, ...]]:
         names.outcomes,
         names.epochs,
         names.policy,
+        names.contexts,
         names.dlq,
         models,
     ]
-    return names, dict.fromkeys(every, form.partitions), (names.policy, models)
+    return names, dict.fromkeys(every, form.partitions), (names.policy, names.contexts, models)
 
 
 _Headers = list[tuple[str, bytes | None]]
+
+
+def key_of(ask: Ask, form: Form) -> bytes:
+    """Of its record, which stands in whatever partition: a key has requests in several."""
+    return b"k%d" % (ask.number % form.keys)
 
 
 class Bytes:
     """Requests as a client of this app writes them."""
 
     def __init__(self, form: Form) -> None:
+        self._form = form
         self._input = form.input
 
     def requests(self, asks: list[Ask]) -> Columns:
         columns = Columns(keys=[], values=[], headers=[])
         for ask in asks:
             value, headers = self._one(ask)
-            columns.keys.append(b"k%d" % (ask.number % 97))
+            columns.keys.append(key_of(ask, self._form))
             columns.values.append(value)
             columns.headers.append(headers)
         return columns

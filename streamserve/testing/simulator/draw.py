@@ -16,6 +16,7 @@ LOAD_MS = 4_000.0
 _SHORT_WINDOW_MS = 2_000
 MALFORMED = ("empty", "not_json", "shape", "large", "route", "deadline", "header", "form")
 _OUTAGES, _STATIC, _LEADERS = 0.25, 0.35, 0.4
+_KEYED = 0.4
 _SHORT_MS = 1_000
 _DEADLINES = (50, 150, 400, 1_000, 3_000)
 
@@ -26,7 +27,16 @@ def draw(seed: int, requests: int = REQUESTS) -> Plan:
     plan = Plan(seed=seed, form=form, bursts=_bursts(rng, form, requests), faults=_faults(rng, form))
     plan = _with_static_members(random.Random(f"static {seed}"), plan)
     plan = _with_outage(random.Random(f"outage {seed}"), plan)
-    return _with_lost_leaders(random.Random(f"cluster {seed}"), plan)
+    plan = _with_lost_leaders(random.Random(f"cluster {seed}"), plan)
+    return _with_keys(random.Random(f"keys {seed}"), plan)
+
+
+def _with_keys(rng: random.Random, plan: Plan) -> Plan:
+    """Where a policy learns, and its models stay: in some plans each key has a state, and some forget in a moment."""
+    if plan.form.policy == "static" or plan.form.deployed or rng.random() > _KEYED:
+        return plan
+    forget_after_ms = rng.choice((1_000, 1_500, 86_400_000))
+    return replace(plan, form=replace(plan.form, keyed=True, forget_after_ms=forget_after_ms))
 
 
 def _with_lost_leaders(rng: random.Random, plan: Plan) -> Plan:

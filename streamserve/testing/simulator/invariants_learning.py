@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 import orjson
 
+from streamserve.core.contexts import GLOBAL, is_keyed
 from streamserve.core.epochs import EpochTable, outcome_partition
+from streamserve.core.events import ContextsFetched
 from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.records import OutcomeRecord, StateRecord
 from streamserve.core.routes import Route
+from streamserve.testing.simulator.app import key_of
 from streamserve.testing.simulator.evidence import Evidence, Feedback, Request, Terminal
+from streamserve.testing.simulator.plan import Form
 from streamserve.testing.simulator.verdict import Verdict
 
 
@@ -61,7 +65,7 @@ def replay(evidence: Evidence, route: Route) -> Replay:
     found, seen = Replay(value=route.policy.initial(route.models), changed=[]), set()
     for outcome in evidence.outcomes:
         key = (outcome.feedback, outcome.route, outcome.context)
-        if outcome.partition != home or key in seen:
+        if outcome.partition != home or outcome.context or key in seen:
             continue
         seen.add(key)
         learnt = route.policy.learn(found.value, outcome)
@@ -83,7 +87,8 @@ def the_state_is_that_of_no_crash(evidence: Evidence) -> Verdict:
         return verdict
     replayed = replay(evidence, route)
     verdict.premise += len(replayed.changed)
-    states = [state for state in evidence.states if state.route == route.name]
+    states = [state for state in evidence.states if state.route == route.name and not state.context]
+    _judge_keyed(evidence, route, verdict)
     if len(evidence.rules) > 1:
         _judge_steps(evidence, states, verdict)
     elif replayed.changed and not states:
@@ -95,6 +100,38 @@ def the_state_is_that_of_no_crash(evidence: Evidence) -> Verdict:
         if newest != expected:
             verdict.fail(f"the state of {route.name} is {newest}; without a crash it is {expected}")
     return verdict
+
+
+def _judge_keyed(evidence: Evidence, route: Route, verdict: Verdict) -> None:
+    """Each keyed state is what its own outcomes make, begun anew where one came after it was forgotten."""
+    policy, seen = route.policy, set[tuple[tuple[int, int], str]]()
+    made: dict[tuple[int, str], tuple[Any, int]] = {}
+    for outcome in evidence.outcomes:
+        if not is_keyed(outcome.context) or (outcome.feedback, outcome.context) in seen:
+            continue
+        seen.add((outcome.feedback, outcome.context))
+        at = (outcome.partition, outcome.context)
+        if outcome.partition != outcome.ref[0]:
+            verdict.fail(f"an outcome of {outcome.context} stands in {at[0]}, its request in {outcome.ref[0]}")
+        value, learnt_ms = made.get(at, (policy.initial(route.models), 1 << 60))
+        if outcome.append_ms > learnt_ms + evidence.form.forget_after_ms:
+            value = policy.initial(route.models)
+        learnt = policy.learn(value, outcome)
+        if learnt is not value:
+            verdict.premise += 1
+            made[at] = learnt, outcome.append_ms
+    newest: dict[tuple[int, str], StateRecord] = {}
+    for state in evidence.states:
+        if is_keyed(state.context):
+            at = (state.partition, state.context)
+            newest[at] = max(newest.get(at, state), state, key=lambda one: (one.included, one.epoch))
+    found = {at: (_plain(state.data), state.learnt_ms) for at, state in newest.items()}
+    expected = {at: (_plain(policy.dump(value)), learnt_ms) for at, (value, learnt_ms) in made.items()}
+    for at in sorted({*found, *expected}):
+        if found.get(at) != expected.get(at):
+            verdict.fail(
+                f"the state of {at[1]} in {at[0]} is {found.get(at)}; without a crash it is {expected.get(at)}"
+            )
 
 
 def _judge_steps(evidence: Evidence, states: list[StateRecord], verdict: Verdict) -> None:
@@ -154,8 +191,11 @@ def choices_follow_the_epochs(evidence: Evidence) -> Verdict:
     variant_of = evidence.simulation.env.variant_of
     for variant, rules in enumerate(evidence.rules):
         table = EpochTable(rules)
-        table.apply(evidence.states)
         table.known_until(1 << 60)
+        table.own(range(evidence.form.partitions))
+        table.apply(evidence.states)
+        for number in range(evidence.form.partitions):
+            table.take(ContextsFetched(partition=number, loaded=True))
         for number, requests in enumerate(evidence.requests):
             if requests:
                 mine = [
@@ -164,23 +204,33 @@ def choices_follow_the_epochs(evidence: Evidence) -> Verdict:
                     for terminal in terminals
                     if variant_of[terminal.writer] == variant and not evidence.leaderless(terminal.at_ms)
                 ]
-                _judge_choices(table, rules.routes[0].models, requests, mine, verdict)
+                asked = requests, _contexts(rules.routes[0], evidence.form, requests)
+                _judge_choices(table, rules.routes[0].models, asked, mine, verdict)
     return verdict
+
+
+def _contexts(route: Route, form: Form, requests: list[Request | None]) -> list[str] | None:
+    rule = route.contexts
+    if rule is None:
+        return None
+    return [GLOBAL if request is None else rule.of_key(key_of(request.ask, form)) for request in requests]
 
 
 def _judge_choices(
     table: EpochTable,
     models: tuple[str, ...],
-    requests: list[Request | None],
+    asked: tuple[list[Request | None], list[str] | None],
     terminals: list[tuple[int, Terminal]],
     verdict: Verdict,
 ) -> None:
+    requests, contexts = asked
     number = next((request.partition for request in requests if request is not None), 0)
     choice = table.choose(
         0,
         np.full(len(requests), number, np.int64),
         np.arange(len(requests), dtype=np.int64),
         np.array([0 if request is None else request.append_ms for request in requests], np.int64),
+        contexts,
     )
     epochs, masks = choice.epoch.tolist(), choice.chosen.tolist()
     probabilities = (choice.probability / PROBABILITY_ONE).tolist()
@@ -207,7 +257,11 @@ def commits_of_the_learner(evidence: Evidence) -> Verdict:
     changed: list[int] = []
     if routes[0].learns:  # whoever of both configs has read it
         changed = sorted(set.intersection(*(set(replay(evidence, route).changed) for route in routes)))
-    published = [(evidence.world_ms(state.append_ms), state.includes.get(home, 0)) for state in evidence.states]
+    published = [
+        (evidence.world_ms(state.append_ms), state.includes.get(home, 0))
+        for state in evidence.states
+        if not state.context
+    ]
     for commit in seen.commits:
         if commit.group.endswith(".join"):
             for offset in range(reached.get(commit.partition, 0), commit.offset):

@@ -113,6 +113,16 @@ class Form:
     deployed: tuple[ModelForm, ...] = ()
     """The route's models after a deploy in the midst of the run; empty: there is none."""
 
+    keyed: bool = False
+    """A learnt state for each record key, too."""
+    forget_after_ms: int = 86_400_000
+    """Of these."""
+
+    @property
+    def keys(self) -> int:
+        """How many different ones requests have."""
+        return 5 if self.keyed else 97
+
     @property
     def variants(self) -> tuple[tuple[ModelForm, ...], ...]:
         """The route's models, before and after the deploy."""

@@ -43,6 +43,7 @@ FOUND = {
     "sweep-answers-what-was-answered": 39,
     "skipped-range-forgotten": 5,
     "fresh-ones-passed-over": 27,
+    "keyed-states-not-read": 67,
 }
 BEFORE, BEHIND = 1, 20
 FAR = 2_000
