@@ -11,7 +11,7 @@ help:  ## this list
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e '.[broker,sklearn,onnx,learn,plan,dev]'
+	$(PIP) install -c constraints.txt -e '.[broker,sklearn,onnx,learn,plan,insights,dev]'
 	$(BIN)/python -m compileall -q streamserve workers  # as pip does for a wheel: each process starts half a second sooner
 	touch $@
 

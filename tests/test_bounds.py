@@ -15,6 +15,8 @@ from streamserve.core.stage import Stage
 from streamserve.core.stages.aggregator import AggregatorStage
 from streamserve.core.stages.fused import FusedStage
 from streamserve.core.stages.worker import WorkerStage
+from streamserve.insights.board import Board
+from streamserve.insights.slices import InsightRules
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.loop import StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics
@@ -45,6 +47,7 @@ def test_what_the_roles_tell_is_declared_and_what_is_declared_is_told() -> None:
         wiring = Wiring(driving="t", events={})
         loop = StageLoop(stage=stage, wiring=wiring, clock=BrokerClock(), metrics=RoleMetrics("test", "a"))
         told |= loop.fills().keys()
+    told |= Board(InsightRules(routes={}), 1, 1_000).fills().keys()
     assert told == {bound.fill for bound in BOUNDS if bound.fill}
 
 

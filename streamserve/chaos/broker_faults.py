@@ -34,6 +34,7 @@ _OTHERS = (
     Kind.POLICY,
     Kind.CONTEXTS,
     Kind.MODELS,
+    Kind.INSIGHTS,
     Kind.DLQ,
 )
 

@@ -165,6 +165,13 @@ SERVING = (
         test="kafka/test_states.py::test_a_reader_that_is_behind_asks_for_no_more_ends_than_the_bound",
     ),
     Bound(
+        what="rows of insights of one partition that are not closed",
+        setting="insights.most_rows",
+        fill="insight_rows",
+        full="what needs a further row is left out of it, `too_many_rows` on the page of insights",
+        test="insights/test_slices.py::test_what_needs_more_rows_than_there_may_be_is_left_out",
+    ),
+    Bound(
         what="distinct headers that are remembered as parsed",
         limit="4,096",
         full="all are forgotten, and parsed again as they come",

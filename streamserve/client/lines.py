@@ -198,6 +198,7 @@ _WORDS: Mapping[Kind, Callable[[LogRecord], str]] = {
     Kind.POLICY: _policy,
     Kind.CONTEXTS: _policy,
     Kind.MODELS: _text,
+    Kind.INSIGHTS: _text,
     Kind.DLQ: dead_letter_words,
 }
 

@@ -144,6 +144,8 @@ class OutcomeRecord:
     open_offset: int = 0
     """Lowest feedback offset of its partition that the join had not settled: bounds the reader's dedupe set."""
     primary: bool = True
+    prediction_ms: int = -1
+    """Append time of the prediction; -1 in outcomes of older releases, which do not say it."""
     partition: int = -1
     """Where it stands in the log; -1 before it is sent."""
     offset: int = -1

@@ -14,6 +14,7 @@ from typing import Any
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
     IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
@@ -166,6 +167,27 @@ async def declared_topics(
             count = len((await client.describe_cluster())["brokers"])
         replication = _REPLICATION if count >= _REPLICATION else 1
     return catalogue(app.name, app.partitions, replication, join_window_ms=settings.learn.join_window_ms)
+
+
+async def members(
+    bootstrap_servers: str, group: str, client_options: ClientOptions, *, but: str | None = None
+) -> list[str] | None:
+    """The members of a consumer group now, but one of this instance name: whoever joins under it takes its place.
+
+    None where the group has no coordinator yet, as on a broker that has just started. Raises `BrokerError` where the
+    broker cannot be asked.
+    """
+    async with _client(bootstrap_servers, client_options) as client:
+        try:
+            (answer,) = await client.describe_consumer_groups([group])
+        except GroupCoordinatorNotAvailableError:
+            return None
+        (found,) = answer.to_object()["groups"]
+        return sorted(
+            f"{member['client_id']} at {member['client_host'].lstrip('/')}"
+            for member in found["members"]
+            if but is None or not member["member_id"].startswith(f"{but}-")  # KIP-345: so begins a static member's id
+        )
 
 
 def _listing(head: str, found: Sequence[Difference]) -> str:

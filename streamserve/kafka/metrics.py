@@ -298,6 +298,10 @@ class RoleMetrics:
         self._read[chunk.at] += len(chunk)
         self._recent.consumed += len(chunk)
 
+    def read_records(self, total: int) -> None:
+        """The same of a role that no loop of ours reads for: records read since its start."""
+        self._recent.consumed = total
+
     def batch(self, effect: RunBatch) -> None:
         size = len(effect.inputs)
         self._calls[effect.batch] = effect.model

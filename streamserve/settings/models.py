@@ -456,6 +456,33 @@ class AggregatorSettings(Section):
     processes: Int = Field(default=1, ge=1, le=256, description="Aggregator processes that `streamserve up` starts.")
 
 
+class InsightsSettings(Section):
+    """`[insights]`: with this table `streamserve up` starts `streamserve insights`, and a learner for its outcomes."""
+
+    window_ms: Int = Field(
+        default=60_000, ge=1_000, le=86_400_000, description="Length of the windows in which figures are counted."
+    )
+    publish_every_ms: Int = Field(
+        default=1_000, ge=100, le=60_000, description="Rows that have changed are published so often."
+    )
+    most_rows: Int = Field(
+        default=20_000,
+        ge=100,
+        le=1_000_000,
+        description="Rows (route, model, context, window) of one partition that are not closed yet; what would need "
+        "more is left out, and counted as left out.",
+    )
+    drift_threshold: Float = Field(
+        default=20.0, gt=0, description="Page-Hinkley: how far losses may add up above their mean before the alarm."
+    )
+    drift_tolerance: Float = Field(
+        default=0.05, ge=0, le=1, description="The same: by how much a loss may be above the mean without counting."
+    )
+    web_port: Int = Field(
+        default=0, ge=0, le=65_535, description="Loopback port of the web view; 0: any free one, named in the log."
+    )
+
+
 class MetricsSettings(Section):
     """`[metrics]`: the loopback port of `/metrics`, `/healthz` and `/readyz`."""
 
@@ -482,6 +509,7 @@ class Settings(BaseSettings):
     aggregator: AggregatorSettings = AggregatorSettings()
     group: GroupSettings = GroupSettings()
     metrics: MetricsSettings = MetricsSettings()
+    insights: InsightsSettings | None = None
     bounds: BoundsSettings = BoundsSettings()
 
     _path: Path = PrivateAttr(default=Path("streamserve.toml"))

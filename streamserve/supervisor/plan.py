@@ -13,7 +13,7 @@ from streamserve.assembly import app_rules
 from streamserve.core.routes import Route
 from streamserve.settings import Settings
 
-RoleName = Literal["worker", "aggregate", "learn"]
+RoleName = Literal["worker", "aggregate", "learn", "insights"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +59,17 @@ def _wanted(settings: Settings) -> Iterator[tuple[RoleName, str | None, int]]:
     if not settings.fused:
         for instance in range(settings.aggregator.processes):
             yield "aggregate", None, instance
-    if settings.learn.outcomes == "always" or any(_is_judged(route) for route in app_rules(settings).routes):
+    if _has_outcomes(settings):
         for instance in range(settings.learn.processes):
             yield "learn", None, instance
+    if settings.insights is not None:
+        yield "insights", None, 0
+
+
+def _has_outcomes(settings: Settings) -> bool:
+    """Whether somebody reads them: a policy, a person, or insights."""
+    wanted = settings.learn.outcomes == "always" or settings.insights is not None
+    return wanted or any(_is_judged(route) for route in app_rules(settings).routes)
 
 
 def _is_judged(route: Route) -> bool:

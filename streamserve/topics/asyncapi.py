@@ -65,7 +65,7 @@ def _channel(topic: Topic) -> dict[str, Any]:
 def _configuration(topic: Topic) -> dict[str, Any]:
     configs = topic.configs() | topic.tuning()
     typed: dict[str, Any] = {name: int(value) if value.isdigit() else value for name, value in configs.items()}
-    return {**typed, "cleanup.policy": [topic.spec.cleanup]}
+    return {**typed, "cleanup.policy": topic.spec.cleanup.split(",")}
 
 
 def _operations(spec: TopicSpec) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from streamserve.topics.internal_values import (
     AnswersBlock,
     EpochValue,
     HostsValue,
+    InsightValue,
     OutcomeValue,
     PolicyValue,
     SwitchValue,
@@ -55,7 +56,7 @@ class TopicSpec:
     content_type: str
     written_by: tuple[str, ...]
     read_by: tuple[str, ...]
-    cleanup: Literal["delete", "compact"] = "delete"
+    cleanup: Literal["delete", "compact", "compact,delete"] = "delete"
     retention_ms: int | None = 7 * _DAY_MS
     """How long a record is kept at least; None: for ever, the newest of each key."""
     timestamp_type: str = "LogAppendTime"
@@ -95,7 +96,7 @@ class Topic:
 
     def tuning(self) -> dict[str, str]:
         """Settings given at creation and not compared later: they change the cost of a topic, not its meaning."""
-        if self.spec.cleanup != "compact":
+        if self.spec.cleanup == "delete":
             return {}
         # A role reads the whole topic when it starts. With Kafka's defaults (1 GiB segments, no bound on the lag) a
         # state of 2 KiB published four times a second would be 700 MB a day before the first compaction. A segment
@@ -195,7 +196,7 @@ TOPICS: tuple[TopicSpec, ...] = (
         value=PredictionValue,
         content_type=JSON,
         written_by=("aggregator", "worker (fused)"),
-        read_by=("anyone", "join", "aggregator", "worker (fused)"),
+        read_by=("anyone", "join", "insights", "aggregator", "worker (fused)"),
         headers=_PREDICTION_HEADERS,
         notes="The first record of a ref counts; a reader drops a second one with the same `ss-ref`.",
     ),
@@ -230,7 +231,7 @@ TOPICS: tuple[TopicSpec, ...] = (
         value=OutcomeValue,
         content_type=JSON,
         written_by=("join",),
-        read_by=("update", "anyone"),
+        read_by=("update", "insights", "anyone"),
         retention_ms=365 * _DAY_MS,
     ),
     TopicSpec(
@@ -282,6 +283,23 @@ TOPICS: tuple[TopicSpec, ...] = (
             "`streamserve tail CONFIG models` shows all. Every "
             "process writes a record with the key `clock` and no value when it starts: its acknowledgement tells it "
             "the broker's time."
+        ),
+    ),
+    TopicSpec(
+        kind=Kind.INSIGHTS,
+        purpose="How each route and model did in each window of time: shares, accuracy, delays, drift.",
+        key="`[route, model, context, from_ms]` as JSON",
+        value=InsightValue,
+        content_type=JSON,
+        written_by=("insights",),
+        read_by=("anyone",),
+        cleanup="compact,delete",
+        retention_ms=30 * _DAY_MS,
+        notes=(
+            "A record replaces the one before with its key: it holds the whole of its window so far, not a change. "
+            "`model` is empty in the row of the route itself, `context` in the row of all its requests. Windows are "
+            "those of the predictions' append times: feedback changes the window of what it speaks of, however late it "
+            "comes. The last record of a window has `final` true; none comes after it."
         ),
     ),
     TopicSpec(

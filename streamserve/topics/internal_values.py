@@ -65,6 +65,9 @@ class OutcomeValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
     label: Annotated[Any, Meta(description="The true answer; left out where the feedback is a reward only.")] = UNSET
     reward: float | UnsetType = UNSET
     losses: Annotated[dict[str, float], Meta(description="Model id -> loss in [0, 1], where the feedback informs it.")]
+    prediction_ms: Annotated[
+        int, Meta(ge=-1, description="Append time of the prediction; -1: an older release has written this.")
+    ] = -1
 
 
 class EpochValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -115,6 +118,47 @@ class SwitchValue(Struct, tag="switch", tag_field="kind", frozen=True, kw_only=T
     model: Annotated[str, Meta(description="`name@version`, or a name: every version of it.")]
     disabled: bool
     why: Annotated[str, Meta(description="Words for a person.")] = ""
+
+
+_Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class InsightValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a route, or one of its models, did in one window of time, for all requests or those of one context."""
+
+    v: Version
+    route: str
+    model: Annotated[str, Meta(description="`name@version`; empty: the route, by what it served.")]
+    context: Annotated[str, Meta(description="One level of the requests' context; empty: all requests.")]
+    from_ms: Annotated[int, Meta(description="Begin of the window, by append time of predictions.")]
+    until_ms: Annotated[int, Meta(description="Its end, exclusive.")]
+    final: Annotated[bool, Meta(description="True: the window is closed; feedback for it would be too late.")]
+    predictions: Annotated[Count, Meta(description="Predictions; of a model: those of requests it was chosen for.")]
+    answered: Annotated[Count, Meta(description="Of these, those with an answer (of the model).")]
+    outcomes: Annotated[dict[str, Count], Meta(description="Outcome -> how many of the predictions had it.")]
+    agreement: Annotated[
+        _Share | None,
+        Meta(
+            description="How far the model said what was served, the mean over its answers; of a route the mean over "
+            "its members. Null where nothing was answered."
+        ),
+    ]
+    feedback: Annotated[Count, Meta(description="Feedback records that met one of the predictions.")]
+    join_rate: Annotated[
+        _Share | None,
+        Meta(description="`feedback` over `predictions`, at most 1; null without predictions."),
+    ]
+    judged: Annotated[Count, Meta(description="Of the feedback, what told how good the answer was.")]
+    accuracy: Annotated[_Share | None, Meta(description="1 less the mean loss of those; null where there are none.")]
+    delay_p50_ms: Annotated[
+        float | None, Meta(description="From prediction to feedback: median, within 1 %; null without feedback.")
+    ]
+    delay_p90_ms: Annotated[float | None, Meta(description="The same, 90th percentile.")]
+    delay_p99_ms: Annotated[float | None, Meta(description="The same, 99th percentile.")]
+    drift_alarms: Annotated[
+        Count, Meta(description="How often feedback of this window raised the alarm that losses have risen.")
+    ]
+    drift_ms: Annotated[int | None, Meta(description="Append time of the feedback that raised it last; null: none.")]
 
 
 class ArrayValue(Struct, frozen=True, array_like=True):

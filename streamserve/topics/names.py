@@ -35,6 +35,7 @@ class Kind(StrEnum):
     POLICY = "policy"
     CONTEXTS = "contexts"
     MODELS = "models"
+    INSIGHTS = "insights"
     DLQ = "dlq"
 
 

@@ -30,7 +30,7 @@ This folder is the contract between streamserve and other programs, in any langu
 
 An app's topics are named `<app>.<kind>.v{VERSION}`. `streamserve topics plan CONFIG` shows how a Kafka differs from
 what is said here, `streamserve topics create CONFIG` mends it, `streamserve topics check CONFIG` only says so; a
-role refuses to start where they differ. The topic of windowed insights is not declared yet: nothing writes it.
+role refuses to start where they differ.
 
 **What holds for all.** Every topic of an app has the same number of partitions, and a request's answers, prediction
 and placed feedback stay in its partition. Times are the broker's (`LogAppendTime`). A request is known by its ref,

@@ -62,3 +62,7 @@ def test_a_process_has_the_command_line_of_a_real_deployment() -> None:
 
 def test_the_program_is_the_installed_one() -> None:
     assert program()[-1].endswith("streamserve") or program()[1:] == ["-m", "streamserve.cli"]
+
+
+def test_insights_run_where_the_config_asks_and_need_a_learner() -> None:
+    assert names(f"{ONE_POOL}[insights]\n") == ["worker-main-0", "learn-0", "insights-0"]

@@ -30,11 +30,11 @@ def test_requests_take_4_mib_and_the_others_8() -> None:
     assert set(sizes.values()) == {8 << 20}
 
 
-def test_a_compacted_topic_has_no_retention_and_is_compacted_soon() -> None:
-    compacted = {topic.spec.kind: topic for topic in catalogue("a", 1, 1) if topic.spec.cleanup == "compact"}
-    assert set(compacted) == {Kind.POLICY, Kind.CONTEXTS, Kind.MODELS}
-    for topic in compacted.values():
-        assert "retention.ms" not in topic.configs()
+def test_a_compacted_topic_is_compacted_soon_and_has_no_retention_but_that_of_insights() -> None:
+    compacted = {topic.spec.kind: topic for topic in catalogue("a", 1, 1) if "compact" in topic.spec.cleanup}
+    assert set(compacted) == {Kind.POLICY, Kind.CONTEXTS, Kind.MODELS, Kind.INSIGHTS}
+    for kind, topic in compacted.items():
+        assert ("retention.ms" in topic.configs()) == (kind is Kind.INSIGHTS)
         assert int(topic.tuning()["segment.bytes"]) > topic.spec.max_message_bytes
         assert topic.spec.key  # Kafka refuses a record without a key in a compacted topic
 
@@ -59,7 +59,7 @@ def test_every_topic_has_a_writer_and_a_reader() -> None:
 def test_topics_are_written_and_read_by_what_exists() -> None:
     named = {name for spec in TOPICS for name in (*spec.written_by, *spec.read_by)}
     command = "the command `models`"
-    assert named == {"anyone", "worker", "worker (fused)", "aggregator", "join", "update", command}
+    assert named == {"anyone", "worker", "worker (fused)", "aggregator", "join", "update", "insights", command}
 
 
 @pytest.mark.parametrize(("partitions", "replication"), [(0, 1), (1, 0), (-4, 1)])

@@ -60,7 +60,7 @@ def test_the_document_describes_every_topic_with_its_kafka_settings() -> None:
         binding = channels[topic.spec.kind]["bindings"]["kafka"]
         assert (binding["partitions"], binding["replicas"]) == (4, 3)
         configuration = binding["topicConfiguration"]
-        assert configuration["cleanup.policy"] == [topic.spec.cleanup]
+        assert configuration["cleanup.policy"] == topic.spec.cleanup.split(",")
         assert configuration["message.timestamp.type"] == "LogAppendTime"
         assert configuration.get("retention.ms") == topic.retention_ms
 

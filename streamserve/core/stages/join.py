@@ -298,6 +298,7 @@ class JoinStage:
             reward=record.reward,
             losses=losses,
             open_offset=partition.lowest_open,
+            prediction_ms=stored.append_ms,
         )
         above = [
             replace(

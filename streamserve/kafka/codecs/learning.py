@@ -74,6 +74,7 @@ def encode_outcome(outcome: OutcomeRecord) -> bytes:
             label=outcome.label if outcome.has_label else UNSET,
             reward=UNSET if outcome.reward is None else outcome.reward,
             losses=dict(outcome.losses),
+            prediction_ms=outcome.prediction_ms,
         )
     )
 
@@ -115,6 +116,7 @@ def decode_outcome(value: bytes | None, *, partition: int, offset: int, append_m
         losses=outcome.losses,
         open_offset=outcome.open_offset,
         primary=outcome.primary,
+        prediction_ms=outcome.prediction_ms,
         partition=partition,
         offset=offset,
         append_ms=append_ms,

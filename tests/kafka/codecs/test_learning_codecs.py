@@ -279,6 +279,7 @@ def outcomes(draw: st.DrawFn) -> OutcomeRecord:
         losses=draw(st.dictionaries(TEXTS, NUMBERS, max_size=2)),
         open_offset=draw(COUNTS),
         primary=draw(st.booleans()),
+        prediction_ms=draw(st.integers(-1, 2**62)),
         partition=partition,
         offset=draw(COUNTS),
         append_ms=draw(COUNTS),
