@@ -192,8 +192,9 @@ def only_old_ones_are_passed_over(evidence: Evidence) -> Verdict:
         if commit.skipped is None:
             continue
         first = max(commit.skipped.start, reached.get(commit.partition, 0))
+        deleted = evidence.simulation.clients.written[commit.partition].deleted
         for request in evidence.requests[commit.partition][first : commit.skipped.end]:
-            if request is None:
+            if request is None or request.offset in deleted:  # nobody's: there is nothing to be swept
                 continue
             verdict.premise += 1
             left_ms = evidence.world_ms(request.append_ms) + evidence.form.max_deadline_ms - commit.at_ms
