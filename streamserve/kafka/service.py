@@ -419,7 +419,6 @@ class RoleService:
 
         if self.runner is not None:
             self.metrics.processes(self.runner.processes())
-            self.metrics.plans(self.runner.plans())
 
     def _fills(self) -> dict[str, Fill]:
         """Of what serves and of what sweeps, the fuller one."""
@@ -433,6 +432,8 @@ class RoleService:
         together = (self, *self._beside)
         for service in together:
             service._look()
+            if service.runner is not None:  # not in every pulse: a pool of hundreds of plans takes milliseconds
+                service.metrics.plans(service.runner.plans())
         return page_of([service.metrics for service in together]) if self._beside else self.metrics.page()
 
     def _status(self) -> dict[str, Any]:

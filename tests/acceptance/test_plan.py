@@ -10,13 +10,15 @@ import joblib
 import numpy as np
 import pytest
 from sklearn.base import clone
+from typer.testing import CliRunner
 
+from streamserve.cli.entry import app as main
 from streamserve.plan import compile_plan
 from streamserve.plan.packing import pack
 from streamserve.plan.store import Store
 from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import Foreign, foreign_client
-from tests.acceptance.running import STOP_S, project, serving
+from tests.acceptance.running import STOP_S, metric, project, serving
 from tests.plan.texts import VECTORISERS, fitted
 
 pytestmark = [
@@ -33,6 +35,7 @@ partitions = 1
 
 [pools.main]
 models = ["plain", "compiled", "packed"]
+plan_cache_bytes = 1048576
 
 [models.plain]
 source = "model.joblib"
@@ -89,7 +92,14 @@ def test_a_plan_answers_what_its_pipeline_answers(broker: BrokerForTests, tmp_pa
     with serving(path, "--no-spares", state=tmp_path / "state") as app:
         with foreign_client(app.ready) as client:
             found = [outputs(client, route, [10 * i + j for j in range(len(TEXTS))]) for i, route in enumerate(ROUTES)]
+        port = next(role["metrics_port"] for role in app.ready["roles"] if role["name"].startswith("worker-main"))
+        shared = metric(port, "streamserve_plan_bytes", kind="shared", model="packed@1")
+        looked = metric(port, "streamserve_plan_cache_lookups_total", result="miss")
+        held = CliRunner().invoke(main, ["plan", "place", "--pools", "1", "--config", str(path), "--json"]).output
         assert app.stop() <= STOP_S
+    assert shared > 0
+    assert looked >= len(TEXTS)
+    assert set(json.loads(held)["pools"][0]["models"]) == {"compiled@1", "packed@1"}
     assert json.dumps(found[1]) == json.dumps(found[2]) == json.dumps(found[0])
     labels = [next(one["data"][0] for one in each if one["name"] == "label") for each in found[0]]
     assert labels == model.predict(TEXTS).tolist()
