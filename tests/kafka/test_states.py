@@ -275,7 +275,8 @@ async def test_what_is_appended_while_it_loads_does_not_hold_up_what_it_knows(to
 
 
 def keyed(log: MemoryLog) -> KeyedStates:
-    return KeyedStates(contexts_topic=CONTEXTS, decode=decode, scan=lambda: MemoryReader(log), keep_ms=0)
+    # No request can be open: what was appended in this very millisecond is not read again either.
+    return KeyedStates(contexts_topic=CONTEXTS, decode=decode, scan=lambda: MemoryReader(log), keep_ms=-60_000)
 
 
 def contexts_in(events: list[Event]) -> list[tuple[int, str, int]]:

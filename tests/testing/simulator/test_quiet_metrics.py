@@ -5,8 +5,8 @@ from __future__ import annotations
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.testing.simulator.processes import QuietMetrics
 
-#: Asked by HTTP only, which no simulated process serves.
-SERVED = {"page", "status"}
+#: Asked by HTTP, or told by `streamserve insights`: no simulated process is or does either.
+SERVED = {"page", "status", "read_records"}
 
 
 def test_nothing_that_a_role_counts_meets_a_collector() -> None:
