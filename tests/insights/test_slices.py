@@ -38,22 +38,22 @@ def logs(draw: st.DrawFn) -> list[Record]:
     chance = random.Random(draw(st.integers(0, 1 << 32)))
     records: list[Record] = []
     offsets = {"predictions": 0, "outcomes": 0}
-    for at in range(draw(st.integers(1, 60))):
+    for at in range(draw(st.integers(1, 200))):
         source = chance.choice(list(offsets))
         offset, append_ms = offsets[source], 1_000 + 100 * at
         offsets[source] += chance.choice((1, 1, 1, 2))
         said: Any
         if source == "predictions":
-            ref = chance.randrange(30)
+            ref = chance.randrange(90)
             said = (ref, decision(outcome=chance.choice(("ok", "partial")), label=[chance.randrange(2)]))
         else:
             said = outcome(
                 offset,
-                feedback=(0, chance.randrange(30)),
+                feedback=(0, chance.randrange(300)),
                 append_ms=append_ms,
                 prediction_ms=append_ms - chance.randrange(900),
                 feedback_ms=append_ms,
-                losses={"a@1": float(chance.random() < at / 60), "b@1": 1.0},
+                losses={"a@1": float(chance.random() < at / 200), "b@1": 1.0},
             )
         records.append((source, offset, append_ms, said))
     return records
