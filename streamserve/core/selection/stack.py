@@ -173,7 +173,7 @@ def _logs_of(given: Sequence[_Rows], n: int, width: int) -> F64 | None:
     least, most = np.minimum.reduce(numbers, axis=None), np.maximum.reduce(numbers, axis=None)
     if not (least >= 0.0 and most <= 1.0):  # NaN is neither
         return None
-    logs: F64 = np.log(np.maximum(numbers, LEAST_PROBABILITY))
+    logs: F64 = np.log(numbers if least >= LEAST_PROBABILITY else np.maximum(numbers, LEAST_PROBABILITY))
     return logs
 
 
