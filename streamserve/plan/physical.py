@@ -46,7 +46,8 @@ def _fused_score(node: Node) -> Run:
     stage, heads = stage_of(node), node.array("weights").shape[1]
 
     def run(texts: Any, so_far: Any = None) -> Any:
-        scores = np.zeros((len(texts), heads)) if so_far is None else so_far  # nobody else reads it: `_on_a_copy`
+        # Nobody else reads it (`_on_a_copy`); it is a column among others where heads were merged before but not here.
+        scores = np.zeros((len(texts), heads)) if so_far is None else np.ascontiguousarray(so_far)
         stage.add_scores(texts, scores)
         return scores
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.naive_bayes import GaussianNB
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from streamserve.plan import Plan
@@ -118,3 +119,23 @@ def test_a_row_that_one_refuses_is_answered_by_the_others(columns: Group) -> Non
 
 def test_only_those_asked_run(texts: Group) -> None:
     assert set(texts.run(DOCUMENTS, {"m1": ("predict",), "value": ("predict",)})) == {"m1", "value"}
+
+
+def test_heads_whose_last_block_is_too_large_to_be_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = FeatureUnion(
+        [("few", CountVectorizer(vocabulary=["a", "good"])), ("many", CountVectorizer(ngram_range=(1, 2)))]
+    )
+    model = make_pipeline(features, LogisticRegression()).fit(DOCUMENTS, LABELS)
+    plans = {}
+    for i in range(3):
+        model[-1].coef_ = np.random.default_rng(i).normal(size=model[-1].coef_.shape)
+        plans[f"m{i}"] = planned(model)
+    monkeypatch.setattr("streamserve.plan.rules.merge._MOST_BLOCK_BYTES", 3 * 2 * 8)
+    group = Group(plans)
+    widths = [node.array("weights").shape[1] for node in group.graph.nodes if node.op == "score"]
+    assert sorted(widths) == [1, 1, 1, 3]
+    found = group.run(DOCUMENTS, asked(group))
+    for name, plan in plans.items():
+        alone = plan.run(DOCUMENTS, plan.outputs)
+        for output in plan.outputs:
+            assert found[name].values[output].tolist() == alone.values[output].tolist()
