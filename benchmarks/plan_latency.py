@@ -64,6 +64,7 @@ def _words(kind: str) -> str:
 def throughput(run: Run) -> Iterator[Row]:
     """Rows a second of one process and of one for each core, in batches; beside scikit-learn's."""
     seconds = max(0.2, min(2.0, 2 * run.scale))
+    windows = _WINDOWS if run.scale >= 0.02 else 1  # below that only whether it works is asked
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for workload in (SA, AC):
         models = packed(workload, run.scale, run.folder)
@@ -72,7 +73,7 @@ def throughput(run: Run) -> Iterator[Row]:
             for batch in _BATCHES:
                 about = {"workload": workload, "plans": len(models.plans), "batch": batch}
                 alone, every, baseline = [], [], []
-                for _ in range(_WINDOWS):  # in turn: what disturbs one disturbs the others
+                for _ in range(windows):  # in turn: what disturbs one disturbs the others
                     alone.append(_rate(plans[:1], batch, seconds))
                     every.append(_rate(plans, batch, seconds))
                     baseline.append(_rate([pickles], batch, seconds))

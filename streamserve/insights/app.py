@@ -101,6 +101,9 @@ class InsightsApp:
             web_host=HOST,
             web_bind=HOST,
             web_port=web_port,
+            # A static member that is back within its session is given the assignment that it had: Faust refuses one
+            # that bears another address, and the port is another one at each start.
+            canonical_url=f"http://{app.name}.insights",
             autodiscover=False,
         )
         self.faust.transport.Consumer = _begins_at_the_start(  # type: ignore[misc]
