@@ -37,14 +37,14 @@ demo-sentiment: setup  ## real texts of four domains through a real Kafka: learn
 
 test: setup $(VENV)/.torch $(VENV)/.bench  ## every test, with a real broker and torch
 	$(BIN)/python -m workers.train
-	$(BIN)/python -m pytest -m 'not broker and not long' -n 2 --durations=20
-	$(BIN)/python -m pytest -m 'broker and not long' --durations=40
+	$(BIN)/python -m pytest -m '(not broker or beside) and not long' -n 3 --dist worksteal --durations=20
+	$(BIN)/python -m pytest -m 'broker and not beside and not long' --durations=20
 
 test-long: $(VENV)/.base  ## what takes hours at worst: every planted fault hunted from seed 0
 	$(BIN)/python -m pytest -m long
 
 test-fast: $(VENV)/.base  ## the tests that need neither broker nor torch
-	$(BIN)/python -m pytest -m 'not broker and not torch and not slow and not long' --hypothesis-profile=fast -n 3
+	$(BIN)/python -m pytest -m 'not broker and not torch and not slow and not long' --hypothesis-profile=fast -n 3 --dist worksteal
 
 check: $(VENV)/.base  ## format, lint, types, import contracts, generated files
 	$(BIN)/ruff format --check .

@@ -25,10 +25,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In several processes, what may take longest begins first: none is left with it at the end."""
-    if hasattr(config, "workerinput"):
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In several processes (`--dist worksteal`), what may take longest begins first, in each: none is left with it."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if processes > 1:
         items.sort(key=lambda item: -_most_seconds(item))
+        items[:] = [item for first in range(processes) for item in items[first::processes]]
 
 
 def _most_seconds(item: pytest.Item) -> float:

@@ -16,7 +16,7 @@ from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import Foreign, Headers, Seen, foreign_client, oip
 from tests.acceptance.running import TIMEOUT_S, Up, metric, project, serving
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.beside, pytest.mark.slow, pytest.mark.timeout(240)]
 
 KEPT_BYTES = 65_536
 WINDOW_MS = 30_000

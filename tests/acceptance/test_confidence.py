@@ -12,7 +12,7 @@ from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import Foreign, Seen, foreign_client, oip
 from tests.acceptance.running import TIMEOUT_S, Up, metric, project, serving
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.beside, pytest.mark.slow, pytest.mark.timeout(400)]
 
 ASKED = 300
 MODEL = """

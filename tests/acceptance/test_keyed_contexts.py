@@ -19,7 +19,7 @@ from tests.acceptance.foreign import Foreign, Seen, foreign_client, oip
 from tests.acceptance.running import TIMEOUT_S, project
 from tests.acceptance.test_kill_learner import MODEL, MODELS, Learner, app
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.beside, pytest.mark.slow, pytest.mark.timeout(600)]
 
 CONFIG = """
 [app]

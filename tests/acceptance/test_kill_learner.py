@@ -24,7 +24,7 @@ from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import Foreign, Seen, foreign_client, oip
 from tests.acceptance.running import COMMAND, TIMEOUT_S, project
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.beside, pytest.mark.slow, pytest.mark.timeout(900)]
 
 KILLS = 20
 SEED = 20_261_130

@@ -15,7 +15,7 @@ from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import Foreign, Seen, foreign_client, oip
 from tests.acceptance.running import COMMAND, TIMEOUT_S, project, serving
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.beside, pytest.mark.slow, pytest.mark.timeout(240)]
 
 ASKED = 400
 BLOCK = 50

@@ -17,7 +17,7 @@ from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import Foreign, foreign_client, oip
 from tests.acceptance.running import COMMAND, TIMEOUT_S, project, serving
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.beside, pytest.mark.slow, pytest.mark.timeout(240)]
 
 ASKED = 400
 LABELLED = 200

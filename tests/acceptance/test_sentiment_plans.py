@@ -19,6 +19,7 @@ from tests.acceptance.foreign import Foreign, foreign_client
 from tests.acceptance.running import STOP_S, project, serving
 
 pytestmark = [
+    pytest.mark.beside,
     pytest.mark.broker,
     pytest.mark.slow,
     pytest.mark.timeout(300),
