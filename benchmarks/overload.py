@@ -310,7 +310,6 @@ def report(console: Console, rows: list[dict[str, Any]]) -> bool:
 
 def main() -> int:
     """0: all held. 1: a point was missed."""
-    unwind_on_sigterm()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="length of each overload (default 30)")
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="use this broker instead of one of our own")
@@ -323,6 +322,7 @@ def main() -> int:
         task = Task(**{**asked["task"], "steps": (), "model_files": ()})
         say("result", rows=drive(task, [Phase(**phase) for phase in asked["phases"]]))
         return 0
+    unwind_on_sigterm()
     console = Console() if sys.stdout.isatty() else Console(width=160)
     try:
         rows = run(options.seconds, options.bootstrap_servers, console)
