@@ -170,7 +170,7 @@ class _Held:
 
     def calls(self, model: Any) -> Callable[[Any], Any]:
         """How a model is asked."""
-        return getattr(model, OUTPUT[self.task.workload])  # type: ignore[no-any-return]
+        return getattr(model, OUTPUT[self.task.workload])  # type: ignore[no-any-return]  # of any model
 
     def grown(self) -> int:
         """Bytes since before the first model."""

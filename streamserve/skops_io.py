@@ -1,8 +1,8 @@
 """skops' reader and writer, imported without what no model asked for.
 
 skops walks all of scikit-learn for its list of safe types, and that walk imports torch wherever torch is installed:
-1.5 s of processor time and 490 MB in each process that reads a `.skops` file (skops 0.16, torch 2.15). Where torch is
-missing the walk passes over it; so it does here.
+1.5 s of processor time and 490 MB in each process that reads a `.skops` file (over `python -c "import sklearn"`; skops
+0.16, torch 2.15). Where torch is missing the walk passes over it; so it does here.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ state: with the time of the request it tells which states the levels above were 
 
 A keyed state is known to the owners of its partition only (`own`, `disown`); its epoch is an offset in the partition of
 the requests that it decides.
+
+Long since taking states, choosing and saying later what a choice was decided by are one rule about the same table.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class InsightsApp:
             canonical_url=f"http://{app.name}.insights",
             autodiscover=False,
         )
-        self.faust.transport.Consumer = _begins_at_the_start(  # type: ignore[misc]
+        self.faust.transport.Consumer = _begins_at_the_start(  # type: ignore[misc]  # Faust names a class
             self.faust.transport.Consumer, {self._name(Kind.PREDICTIONS), self._name(Kind.OUTCOMES)}
         )
         self._out = self._topic(Kind.INSIGHTS)
@@ -325,7 +325,7 @@ def _begins_at_the_start(consumer: Any, topics: set[str]) -> Any:
     goes on behind what it threw away: after a kill before the first commit that was never counted.
     """
 
-    class FromTheStart(consumer):  # type: ignore[misc]
+    class FromTheStart(consumer):  # type: ignore[misc]  # which one is Faust's to say
         async def seek_to_committed(self) -> Any:
             committed = await super().seek_to_committed()
             for tp, offset in committed.items():

@@ -74,7 +74,7 @@ class Board:
         closed_ms = self.closing_ms(drained)
         over = [row for row in self.rows() if row.from_ms < closed_ms]
         changes = {number: slice_.changes() for number, slice_ in self.slices.items()}
-        changed = {Row(*key[1:]) for one in changes.values() for key in one.cells}  # type: ignore[arg-type]
+        changed = {Row(*key[1:]) for one in changes.values() for key in one.cells}  # type: ignore[arg-type]  # a key is text or a number, as its columns
         rows = {row: self.row(row, final=row.from_ms < closed_ms) for row in sorted(changed | set(over))}
         for slice_ in self.slices.values():
             slice_.close(over, closed_ms)

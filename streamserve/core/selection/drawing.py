@@ -1,4 +1,4 @@
-"""Distributions that the policies share: of one model a request, drawn by its share."""
+"""Distributions that the policies share: all models for every request, or one, drawn by its share."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streamserve.core.messages import PROBABILITY_ONE
+from streamserve.core.messages import F64, PROBABILITY_ONE
 from streamserve.core.records import Decision
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.sums import fixed_point
+
+
+def all_of(weights: Sequence[float] | F64) -> Distribution:
+    """Every model, for every request; their answers count by these weights."""
+    return Distribution(
+        masks=np.array([(1 << len(weights)) - 1], np.uint64),
+        probabilities=np.array([PROBABILITY_ONE], np.int64),
+        weights=np.asarray(weights, np.float64),
+    )
 
 
 def one_of(shares: Sequence[float]) -> Distribution:

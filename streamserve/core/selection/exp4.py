@@ -8,10 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.records import Decision, OutcomeRecord
 from streamserve.core.selection.base import Distribution
-from streamserve.core.selection.drawing import with_floor
+from streamserve.core.selection.drawing import all_of, with_floor
 from streamserve.core.selection.sums import (
     KeepsLosses,
     LossSums,
@@ -57,11 +56,7 @@ class Exp4(KeepsLosses):
 
     def distribution(self, state: LossSums, models: Sequence[str]) -> Distribution:
         shares = np.asarray(with_floor(softmin(aligned(state, models).losses, self.eta), self.gamma), np.float64)
-        return Distribution(
-            masks=np.array([(1 << len(models)) - 1], np.uint64),
-            probabilities=np.array([PROBABILITY_ONE], np.int64),
-            weights=shares / shares.sum(),
-        )
+        return all_of(shares / shares.sum())
 
     def learn(self, state: LossSums, outcome: OutcomeRecord) -> LossSums:
         losses = usable_losses(outcome.losses, state.models)

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution
+from streamserve.core.selection.drawing import all_of
 from streamserve.core.selection.sums import (
     KeepsLosses,
     LossSums,
@@ -54,11 +52,7 @@ class Hedge(KeepsLosses):
         return "hedge"
 
     def distribution(self, state: LossSums, models: Sequence[str]) -> Distribution:
-        return Distribution(
-            masks=np.array([(1 << len(models)) - 1], np.uint64),
-            probabilities=np.array([PROBABILITY_ONE], np.int64),
-            weights=np.asarray(softmin(aligned(state, models).losses, self.eta), np.float64),
-        )
+        return all_of(softmin(aligned(state, models).losses, self.eta))
 
     def learn(self, state: LossSums, outcome: OutcomeRecord) -> LossSums:
         losses = usable_losses(outcome.losses, state.models)

@@ -11,9 +11,10 @@ import numpy as np
 
 from streamserve.core.combining import LEAST_PROBABILITY
 from streamserve.core.losses import label_rows
-from streamserve.core.messages import F64, PROBABILITY_ONE
+from streamserve.core.messages import F64
 from streamserve.core.records import Label, OutcomeRecord
 from streamserve.core.selection.base import Distribution
+from streamserve.core.selection.drawing import all_of
 from streamserve.core.selection.inheriting import Heir, towards
 from streamserve.core.selection.sums import STATE_VERSION, check_rate, check_version
 from streamserve.errors import ContractError
@@ -68,11 +69,7 @@ class Stack:
         # Where the models take each other away altogether there is no mixture to speak of.
         usable = total > _LEAST_TOTAL
         shares = [weight / total for weight in found.weights] if usable else [1.0 / len(models)] * len(models)
-        return Distribution(
-            masks=np.array([(1 << len(models)) - 1], np.uint64),
-            probabilities=np.array([PROBABILITY_ONE], np.int64),
-            weights=np.asarray(shares, np.float64),
-        )
+        return all_of(shares)
 
     def learn(self, state: StackWeights, outcome: OutcomeRecord) -> StackWeights:
         told = self._told(state, outcome)
