@@ -159,6 +159,14 @@ SERVING = (
         "test_only_the_newest_states_are_kept_and_older_requests_are_decided_by_the_oldest_of_them",
     ),
     Bound(
+        what="milliseconds before its deadline at which an answer is decided",
+        limit="half of the shortest deadline of a route",
+        fill="guard_ms",
+        full="records that take still longer into the log come late. It begins at `[app] guard_ms` and follows how "
+        "long those of late took: where it stays high, the broker is slow or the process has more to do than it can",
+        test="core/test_headroom.py::test_it_stays_between_the_guard_and_half_of_the_budget",
+    ),
+    Bound(
         what="ends of the states' topic asked for and not reached",
         limit="100",
         full="no more is asked for until one is reached; choices are marked `stale` meanwhile",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from streamserve.core.bounds import Fill
 from streamserve.core.effects import Effect, EmitAnswers, EmitPredictions
 from streamserve.core.events import Event, Produced, ProduceFailed
 
@@ -52,6 +53,9 @@ class Headroom:
     def guard_of_calls_ms(self) -> int:
         """For calls that begin now: the same, and what passes between the end of a call and the decision."""
         return self._bounded(self._way.estimate_ms + self._call.estimate_ms)
+
+    def fill(self) -> Fill:
+        return Fill(self.guard_ms, self._most_ms)
 
     def _bounded(self, ms: float) -> int:
         return min(self._most_ms, max(self._least_ms, math.ceil(ms)))

@@ -31,6 +31,7 @@ def test_it_stays_between_the_guard_and_half_of_the_budget(
     for way_ms in calls:
         headroom.noticed(0, 10.0, 10 + way_ms)
     assert least_ms <= headroom.guard_ms <= headroom.guard_of_calls_ms <= max(least_ms, budget_ms // 2)
+    assert headroom.fill() == (headroom.guard_ms, max(least_ms, budget_ms // 2))
 
 
 def test_a_slow_way_is_known_after_a_few_records_and_forgotten_after_some_hundreds() -> None:

@@ -190,6 +190,7 @@ class AggregatorStage:
         return {
             "open_requests": Fill(len(self._window), bounds.open_requests),
             "early_answers": Fill(self._early_rows, bounds.early_answers),
+            "guard_ms": self._headroom.fill(),
             **self._epochs.fills(),
         }
 

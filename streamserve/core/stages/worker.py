@@ -218,6 +218,7 @@ class WorkerStage:
         return {
             "queue_requests": fullest(queued),
             "queue_bytes": fullest(n_bytes),
+            "guard_ms": self._headroom.fill(),
             **self._answering.fills(),
             **self._epochs.fills(),
         }
