@@ -136,6 +136,8 @@ class LateAnswers:
     def rows(self, model: str, request_offset: int) -> list[Label] | None:
         """What the model said of this request, one value per row; the first answer counts."""
         for block in self._buckets.get((model, request_offset >> _BUCKET_BITS), ()):
+            if not block.first <= request_offset <= block.last:  # most of them, where blocks are small
+                continue
             place = int(np.searchsorted(block.raw.offsets, request_offset))
             if place == len(block.raw.offsets) or block.raw.offsets[place] != request_offset:
                 continue
@@ -183,16 +185,16 @@ class LateAnswers:
 
 
 class _Block:
-    __slots__ = ("last", "log_offset", "n_bytes", "raw")
+    __slots__ = ("first", "last", "log_offset", "n_bytes", "raw")
 
     def __init__(self, raw: RawAnswers, log_offset: int) -> None:
         self.raw = raw
         self.log_offset = log_offset
-        self.last = int(raw.offsets[-1])
+        self.first, self.last = int(raw.offsets[0]), int(raw.offsets[-1])
         self.n_bytes = len(raw.value) + int(raw.offsets.nbytes) + OVERHEAD_BYTES
 
     def buckets(self) -> list[int]:
-        first, last = int(self.raw.offsets[0]) >> _BUCKET_BITS, self.last >> _BUCKET_BITS
+        first, last = self.first >> _BUCKET_BITS, self.last >> _BUCKET_BITS
         if first == last:
             return [first]
         buckets: list[int] = np.unique(self.raw.offsets >> _BUCKET_BITS).tolist()
