@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
+# Where an environment forbids it, every process of tests compiles every changed module and test anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo demo-sentiment test test-long test-fast check format bench bench-learning bench-plans clean-data
 
 help:  ## this list

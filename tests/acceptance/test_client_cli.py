@@ -1,4 +1,7 @@
-"""`streamserve send`, `feedback`, `tail`, `show` as a person uses them; the app that answers shares no code with us."""
+"""`streamserve send`, `feedback`, `tail`, `show` as a person uses them; the app that answers shares no code with us.
+
+Each is run as a process once; the rest asks what they say, in this one (`told`).
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,9 @@ from streamserve.kafka import admin
 from streamserve.testing.broker_fixture import BrokerForTests
 from streamserve.topics import catalogue
 from tests.client.responder import Responder
+from tests.commands import told
+
+pytestmark = pytest.mark.beside
 
 COMMAND = [sys.executable, "-m", "streamserve.cli"]
 TIMEOUT_S = 60
@@ -64,26 +70,30 @@ def config(broker: BrokerForTests, app: str, tmp_path: Path) -> Path:
     return file
 
 
-def run(
-    *arguments: object, code: int = 0, typed: str = "", cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
-        input=typed,
-        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         check=False,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    assert done.returncode == code, done.stderr
+    assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done
 
 
-def run_json(*arguments: object, **more: Any) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in run(*arguments, "--json", **more).stdout.splitlines()]
+def run_json(*arguments: object) -> list[dict[str, Any]]:
+    return lines_of(run(*arguments, "--json").stdout)
+
+
+def told_json(*arguments: object, **more: Any) -> list[dict[str, Any]]:
+    return lines_of(told(*arguments, "--json", **more).stdout)
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def labels(predictions: list[dict[str, Any]]) -> list[list[float]]:
@@ -96,19 +106,19 @@ def test_send_takes_rows_files_and_standard_input_in_order(config: Path, tmp_pat
     (tmp_path / "row.json").write_text("[[7, 8]]", "utf-8")
     whole = '{"id": "mine", "inputs": [{"name": "x", "shape": [1, 1], "datatype": "INT64", "data": [9]}]}'
     data = ["[1, 2]", "[[1], [2], [3]]", whole, f"@{tmp_path / 'rows.npy'}", f"@{tmp_path / 'row.json'}", "-"]
-    found = run_json("send", config, *data, typed="[4]\n\n[5, 5]\n")
+    found = told_json("send", config, *data, typed="[4]\n\n[5, 5]\n")
     assert labels(found) == [[3], [1, 2, 3], [9], [3.5, 4.0], [15], [4], [10]]
     assert found[2]["id"] == "mine"
     assert all(set(prediction["ref"]) <= set("0123456789-") for prediction in found)
-    text = run("send", config, "[1, 2]", "--key", "k", "--route", "digits").stdout
+    text = told("send", config, "[1, 2]", "--key", "k", "--route", "digits").stdout
     assert "partial (members missing), label 3.0, confidence 0.5, without gone@1 (late), 4 ms" in text
 
 
 @pytest.mark.broker
 def test_the_config_may_be_the_folder_s_or_the_app_be_named(broker: BrokerForTests, app: str, config: Path) -> None:
-    assert labels(run_json("send", "[1, 1]", cwd=config.parent)) == [[2]]
+    assert labels(told_json("send", "[1, 1]", cwd=config.parent)) == [[2]]
     named = ["--app", app, "--bootstrap-servers", broker.bootstrap_servers]
-    assert labels(run_json("send", "[2, 2]", "--deadline-ms", WAITS, *named)) == [[4]]
+    assert labels(told_json("send", "[2, 2]", "--deadline-ms", WAITS, *named)) == [[4]]
 
 
 @pytest.mark.broker
@@ -120,25 +130,25 @@ def test_a_request_is_followed_from_send_to_show(config: Path) -> None:
         if f"{record['partition']}-{record['offset']}" == ref
     ]
     assert (seen["key"], seen["value"]["inputs"][0]["data"]) == ("k", [20, 22])
-    told = run("feedback", config, ref, "--label", "42", "--reward", "0.5").stdout
-    assert f"feedback for {ref} stands at {ref.split('-')[0]}-" in told
+    said = run("feedback", config, ref, "--label", "42", "--reward", "0.5").stdout
+    assert f"feedback for {ref} stands at {ref.split('-')[0]}-" in said
     story = run("show", config, ref).stdout.splitlines()
     assert story[0].startswith(f"request {ref} of ")
     assert [text.split(" ms  ")[1].split()[0] for text in story[1:4]] == ["request", "prediction", "feedback"]
     assert "label 42.0, confidence 0.5" in story[2]
     assert f'{ref} {{"id":"{ref}","label":42,"reward":0.5}}' in story[3]
-    (told_json,) = run_json("show", config, ref)
-    assert told_json["predictions"][0]["value"]["outputs"][0]["data"] == [42]
-    assert told_json["feedback"][0]["headers"] == {"ss-ref": ref}
+    (shown,) = run_json("show", config, ref)
+    assert shown["predictions"][0]["value"]["outputs"][0]["data"] == [42]
+    assert shown["feedback"][0]["headers"] == {"ss-ref": ref}
 
 
 @pytest.mark.broker
 def test_tail_shows_lines_and_ends_where_it_is_told_to(config: Path) -> None:
-    run("send", config, "[1]", "[2]", "[3]")
-    lines = run("tail", config, "--from-start", "--max", "2").stdout.splitlines()
+    told("send", config, "[1]", "[2]", "[3]")
+    lines = told("tail", config, "--from-start", "--max", "2").stdout.splitlines()
     assert len(lines) == 2
     assert all(" predictions " in text and "partial (members missing)" in text for text in lines)
-    assert run("tail", config, "outcomes", "--from-start", "--until-end").stdout == ""
+    assert told("tail", config, "outcomes", "--from-start", "--until-end").stdout == ""
 
 
 @pytest.mark.broker
@@ -151,7 +161,7 @@ def test_tail_follows_what_comes_until_ctrl_c(config: Path) -> None:
     )
     with following:
         try:
-            ref = run_json("send", config, "[6]")[0]["ref"]
+            ref = told_json("send", config, "[6]")[0]["ref"]
             assert following.stdout is not None
             while json.loads(following.stdout.readline())["headers"]["ss-ref"] != ref:
                 pass
@@ -169,7 +179,7 @@ def test_tail_follows_what_comes_until_ctrl_c(config: Path) -> None:
 )
 def test_a_reader_that_has_gone_ends_it_without_a_word(config: Path, command: list[str]) -> None:
     arguments = [str(config) if argument == "CONFIG" else argument for argument in command]
-    run("send", config, *(["[1]"] * 3), "--no-wait")
+    told("send", config, *(["[1]"] * 3), "--no-wait")
     typed = b"[1]\n" * 20_000
     with subprocess.Popen(
         [*COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -181,7 +191,7 @@ def test_a_reader_that_has_gone_ends_it_without_a_word(config: Path, command: li
             assert process.stdout.readline()
             process.stdout.close()
             if "tail" in command:
-                run("send", config, "[1]", "--no-wait")  # what it shows next nobody reads
+                told("send", config, "[1]", "--no-wait")  # what it shows next nobody reads
             assert process.wait(TIMEOUT_S) == 1
             assert process.stderr.read() == b""
         finally:
@@ -199,8 +209,8 @@ def test_a_request_that_nobody_answers_ends_with_words(broker: BrokerForTests) -
     silent = f"cli-{uuid.uuid4().hex[:10]}"
     asyncio.run(admin.create(broker.bootstrap_servers, catalogue(silent, 1, 1), {}))
     named = ["--app", silent, "--bootstrap-servers", broker.bootstrap_servers]
-    done = run("send", "[1]", "--deadline-ms", "50", "--grace-ms", "50", *named, code=1)
-    assert "request 0-0 was not answered within 100 ms (deadline 50, grace 50)" in done.stderr
+    done = told("send", "[1]", "--deadline-ms", "1000", "--grace-ms", "500", *named, code=1)
+    assert "request 0-0 was not answered within 1500 ms (deadline 1000, grace 500)" in done.stderr
     assert f"group {silent}.terminal has never read this topic" in done.stderr
 
 
@@ -228,15 +238,15 @@ def test_mistakes_are_told_without_a_traceback(
     broker: BrokerForTests, config: Path, arguments: list[str], code: int, words: str
 ) -> None:
     named = {"CONFIG": str(config), "SERVERS": broker.bootstrap_servers}
-    assert words in run(*(named.get(argument, argument) for argument in arguments), code=code).stderr
+    assert words in told(*(named.get(argument, argument) for argument in arguments), code=code).stderr
 
 
 @pytest.mark.slow
 def test_without_an_app_or_a_running_kafka_it_is_said_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "no app is named: give its config first" in run("show", "0-0", cwd=tmp_path, code=2).stderr
+    assert "no app is named: give its config first" in told("show", "0-0", cwd=tmp_path, code=2).stderr
     monkeypatch.setenv("STREAMSERVE_STATE", str(tmp_path))
-    words = run("tail", "--app", "digits", cwd=tmp_path, code=4).stderr
+    words = told("tail", "--app", "digits", cwd=tmp_path, code=4).stderr
     assert "no Kafka is named and none of ours runs for app digits" in words
     assert "streamserve up CONFIG" in words

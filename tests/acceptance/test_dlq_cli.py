@@ -24,8 +24,9 @@ from streamserve.testing.broker_fixture import BrokerForTests
 from streamserve.topics import Kind, catalogue, topic_name
 from tests.acceptance.foreign import Foreign, Seen, foreign_client, oip
 from tests.acceptance.running import ROOT, TIMEOUT_S, project, serving
+from tests.commands import Told, told
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.beside, pytest.mark.slow, pytest.mark.timeout(240)]
 
 COMMAND = [sys.executable, "-m", "streamserve.cli", "dlq"]
 CONFIG = """
@@ -65,23 +66,11 @@ class Operator:
     config: Path
     client: Foreign
 
-    def dlq(self, *arguments: object, code: int = 0, typed: str = "") -> subprocess.CompletedProcess[str]:
-        command, *rest = map(str, arguments)
-        done = subprocess.run(
-            [*COMMAND, command, str(self.config), *rest],
-            input=typed,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        return done
+    def dlq(self, command: str, *arguments: object, code: int = 0, typed: str = "") -> Told:
+        return told("dlq", command, self.config, *arguments, code=code, typed=typed)
 
-    def json(self, *arguments: object, **more: Any) -> list[dict[str, Any]]:
-        return [json.loads(text) for text in self.dlq(*arguments, "--json", **more).stdout.splitlines()]
+    def json(self, command: str, *arguments: object, **more: Any) -> list[dict[str, Any]]:
+        return [json.loads(text) for text in self.dlq(command, *arguments, "--json", **more).stdout.splitlines()]
 
     def fail(self, *numbers: float, partition: int = 0, **more: Any) -> dict[float, str]:
         """Requests of which each ends as a dead letter, between others that are answered; number -> ref."""
@@ -181,8 +170,8 @@ def test_a_poison_request_is_seen_put_back_and_answered_under_its_id(operator: O
         assert (answer.outcome, answer.label, answer.json["id"]) == ("ok", [number], f"order{number}")
         assert answer.headers["ss-id"].decode() == f"order{number}"
 
-    told = operator.dlq("redrive", "--yes").stdout
-    assert told.splitlines()[-1] == "2 already redriven"
+    again = operator.dlq("redrive", "--yes").stdout
+    assert again.splitlines()[-1] == "2 already redriven"
     assert [letter["state"] for letter in operator.json("list")] == ["redriven", "redriven"]
     assert len([record for record in operator.client.read("requests") if "ss-redriven" in record.headers]) == 2
     assert operator.json("redrive", first["place"], "--again", "--yes")[0]["result"] == "redriven"

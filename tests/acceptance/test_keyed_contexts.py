@@ -16,8 +16,8 @@ from streamserve.core.selection.hedge import Hedge
 from streamserve.kafka.codecs.learning import decode_outcome
 from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import Foreign, Seen, foreign_client, oip
+from tests.acceptance.learners import MODEL, MODELS, Learner, app
 from tests.acceptance.running import TIMEOUT_S, project
-from tests.acceptance.test_kill_learner import MODEL, MODELS, Learner, app
 
 pytestmark = [pytest.mark.broker, pytest.mark.beside, pytest.mark.slow, pytest.mark.timeout(600)]
 

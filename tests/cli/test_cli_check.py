@@ -175,6 +175,7 @@ def test_a_broker_that_does_not_answer_is_told(project: Path, capfd: pytest.Capt
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_a_kafka_of_our_own_that_runs_is_looked_at(
     project: Path, capfd: pytest.CaptureFixture[str], broker: Any
 ) -> None:
@@ -198,6 +199,7 @@ def test_a_kafka_of_our_own_that_runs_is_looked_at(
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_topics_that_differ_are_told(project: Path, capfd: pytest.CaptureFixture[str], broker: Any) -> None:
     extra = f'broker.bootstrap_servers = "{broker.bootstrap_servers}"\n'
     text = config(project, "good", extra=extra)

@@ -142,7 +142,7 @@ class Kafka:
         return KafkaWriter(self.options)
 
 
-@pytest.fixture(params=["memory", "simulated", pytest.param("kafka", marks=pytest.mark.broker)])
+@pytest.fixture(params=["memory", "simulated", pytest.param("kafka", marks=[pytest.mark.broker, pytest.mark.beside])])
 def make_log(request: pytest.FixtureRequest) -> Callable[[], Any]:
     if request.param == "memory":
 

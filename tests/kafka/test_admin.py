@@ -22,6 +22,8 @@ from streamserve.topics import Topic, catalogue
 from streamserve.topics.comparison import Difference
 from tests.kafka.brokers.recorded import running
 
+pytestmark = pytest.mark.beside
+
 CONFIG = """
 [app]
 name = "{app}"

@@ -53,7 +53,7 @@ def broken(batch):
 """
 BODY = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP64", "data": [1.0, 2.0]}]}
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.beside]
 
 
 @pytest.fixture
