@@ -12,19 +12,29 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-$(VENV)/.base: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e '.[broker,sklearn,onnx,learn,plan,insights,dev]'
-	$(BIN)/python -m compileall -q streamserve workers  # as pip does for a wheel: each process starts half a second sooner
-	touch $@
+# In the order they are named: two installs into one environment would be in each other's way.
+.NOTPARALLEL:
 
-$(VENV)/.torch: $(VENV)/.base
-	$(PIP) install -c constraints.txt -e '.[torch]'
+BASE := broker,sklearn,onnx,learn,plan,insights,dev
+ALL := $(BASE),bench,torch
+# The sources are compiled as pip does for a wheel: each process starts half a second sooner.
+define install
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt -e '.[$(1)]'
+	$(BIN)/python -m compileall -q streamserve workers
+endef
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	$(call install,$(BASE))
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.base
 	$(PIP) install -c constraints.txt -e '.[bench]'
 	touch $@
+
+$(VENV)/.all: pyproject.toml constraints.txt
+	$(call install,$(ALL))
+	touch $(VENV)/.base $(VENV)/.bench $@
 
 setup: $(VENV)/.base  ## install, fetch Kafka's jars and the data sets, train the example models
 	$(BIN)/streamserve broker prepare
@@ -38,8 +48,7 @@ demo: setup  ## real images through a real Kafka: models break, the system learn
 demo-sentiment: setup  ## real texts of four domains through a real Kafka: learnt states by context (SENTIMENT_SECONDS=90)
 	$(BIN)/python -m examples.sentiment --seconds $${SENTIMENT_SECONDS:-90}
 
-test: setup $(VENV)/.torch $(VENV)/.bench  ## every test, with a real broker and torch
-	$(BIN)/python -m workers.train
+test: $(VENV)/.all setup  ## every test, with a real broker and torch
 	$(BIN)/python -m pytest -m '(not broker or beside) and not long' -n 3 --dist worksteal --durations=20
 	$(BIN)/python -m pytest -m 'broker and not beside and not long' --durations=20
 
