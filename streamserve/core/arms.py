@@ -19,6 +19,7 @@ ALARM_BELOW = 1e-3
 #: A model with fewer predictions is not compared.
 _FEWEST = 50
 _CHOSEN, _ROUTE = b'"chosen":"', b'{"model_name":"'
+_CHOSEN_BYTES, _ROUTE_BYTES = len(_CHOSEN), len(_ROUTE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class Arms:
     def __init__(self) -> None:
         self._routes: dict[str, _Counts] = {}
         self._new: dict[tuple[str, str], int] = {}
+        self._predicted: dict[tuple[str, str], int] = {}
 
     def predicted(self, raw: bytes) -> None:
         """A terminal record as it stands in the log; one that was given to several models counts for none."""
@@ -45,10 +47,12 @@ class Arms:
         if place is None:
             return
         route, model = place
-        counts = self._routes.setdefault(route, _Counts())
+        counts = self._routes.get(route)
+        if counts is None:
+            counts = self._routes[route] = _Counts()
         counts.predicted[model] = counts.predicted.get(model, 0) + 1
         counts.total += 1
-        self._count("arm_predictions", f"{route}/{model}", 1)
+        self._predicted[place] = self._predicted.get(place, 0) + 1
         if counts.total >= COMPARED_EVERY:
             if chance_of_equal(counts.predicted, counts.joined) < ALARM_BELOW:
                 self._count("join_rates_differ", route, 1)
@@ -64,8 +68,12 @@ class Arms:
         self._count("arm_delay_ms", f"{route}/{chosen[0]}", max(0, delay_ms))
 
     def effects(self) -> list[Count]:
-        effects = [Count(what=what, label=label, n=n) for (what, label), n in self._new.items() if n]
-        self._new = {}
+        effects = [
+            Count(what="arm_predictions", label=f"{route}/{model}", n=n)
+            for (route, model), n in self._predicted.items()
+        ]
+        effects += [Count(what=what, label=label, n=n) for (what, label), n in self._new.items() if n]
+        self._new, self._predicted = {}, {}
         return effects
 
     def _count(self, what: str, label: str, n: int) -> None:
@@ -77,10 +85,10 @@ def arm_of(raw: bytes) -> tuple[str, str] | None:
     at = raw.rfind(_CHOSEN)
     if at < 0 or not raw.startswith(_ROUTE):
         return None
-    chosen = raw[at + len(_CHOSEN) : raw.find(b'"', at + len(_CHOSEN))]
-    route = raw[len(_ROUTE) : raw.find(b'"', len(_ROUTE))]
+    chosen = raw[at + _CHOSEN_BYTES : raw.find(b'"', at + _CHOSEN_BYTES)]
     if not chosen or b"," in chosen:
         return None
+    route = raw[_ROUTE_BYTES : raw.find(b'"', _ROUTE_BYTES)]
     return route.decode("utf-8", "replace"), chosen.decode("utf-8", "replace")
 
 

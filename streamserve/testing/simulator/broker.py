@@ -253,14 +253,14 @@ class SimulatedLog:
 
     def readable(self, at: At, position: int, committed_only: bool) -> bool:
         """Whether a fetch from this position would bring something, be it a marker."""
-        if self.world.now < self.leaders.none_until(at):
+        if self.leaders.lacks(at, self.world.clock.now):
             return False
         partition = self._partitions[at]
         return position < (partition.stable if committed_only else partition.next_offset)
 
     def chunk(self, at: At, position: int, most: int, committed_only: bool = False) -> Chunk | None:
         """A prefix of what stands from a position on: usually all of it. From a deleted one: from the start on."""
-        if self.world.now < self.leaders.none_until(at):
+        if self.leaders.lacks(at, self.world.clock.now):
             self.counted_wait("fetch without a leader")
             return None
         partition = self._partitions[at]

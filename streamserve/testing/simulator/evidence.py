@@ -94,6 +94,10 @@ class Feedback:
     """What became of it: `outcome`, `dead letter <reason>`, `forwarded`."""
 
 
+def _slots(from_ms: float, to_ms: float) -> range:
+    return range(int(from_ms / SLOT_MS), int(to_ms / SLOT_MS) + 1)
+
+
 class Evidence:
     """Lazy: an invariant that needs nothing of a topic does not pay for it."""
 
@@ -114,17 +118,16 @@ class Evidence:
 
     def disturbed(self, from_ms: float, to_ms: float) -> bool:
         """Whether something kept the app from serving, in this span of world time."""
-        bad = self.simulation.seen.bad_slots
-        return any(slot in bad for slot in range(int(from_ms / SLOT_MS), int(to_ms / SLOT_MS) + 1))
+        return not self.simulation.seen.bad_slots.isdisjoint(_slots(from_ms, to_ms))
 
     def delayed(self, from_ms: float, to_ms: float) -> bool:
         """Whether something kept what was sent from arriving, in this span of world time."""
-        bad = self.simulation.seen.slow_slots
-        return any(slot in bad for slot in range(int(from_ms / SLOT_MS), int(to_ms / SLOT_MS) + 1))
+        return not self.simulation.seen.slow_slots.isdisjoint(_slots(from_ms, to_ms))
 
     def leaderless(self, at_ms: float) -> bool:
         """Whether records were appended then that nobody could see."""
-        return any(start <= at_ms <= end for start, end in self.simulation.seen.leaderless)
+        spans = self.simulation.seen.leaderless
+        return bool(spans) and any(start <= at_ms <= end for start, end in spans)
 
     @cached_property
     def requests(self) -> list[list[Request | None]]:

@@ -8,6 +8,7 @@ producer sends again what it has heard nothing of, and it stands once.
 
 from __future__ import annotations
 
+from functools import cache
 from zlib import crc32
 
 from streamserve.kafka.ports import At
@@ -49,7 +50,12 @@ class Leaders:
         """When a leader will be found; it may be past."""
         return self._none_until[_share(led)]
 
+    def lacks(self, led: Led, now: float) -> bool:
+        """Whether nobody leads it now."""
+        return now < self.fenced_at and now < self._none_until[_share(led)]
 
+
+@cache
 def _share(led: Led) -> int:
     name = led if isinstance(led, str) else f"{led.topic}-{led.partition}"
     return crc32(name.encode()) % BROKERS
