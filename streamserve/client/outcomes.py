@@ -25,6 +25,7 @@ COLUMNS = (
     "context",
     "feedback_ms",
     "epoch",
+    "state_age_ms",
     "probability",
     "off_epoch",
     "chosen",
@@ -71,6 +72,7 @@ def as_row(outcome: OutcomeRecord) -> dict[str, Any]:
         "context": outcome.context,
         "feedback_ms": outcome.feedback_ms,
         "epoch": decision.epoch,
+        "state_age_ms": decision.state_age_ms if decision.state_age_ms >= 0 else None,
         "probability": decision.probability,
         "off_epoch": decision.off_epoch,
         "chosen": _json(list(decision.chosen)),
@@ -106,8 +108,8 @@ def write_parquet(file: Path, rows: Iterable[Mapping[str, Any]]) -> int:
         raise UnusableInput(
             "--format parquet needs pyarrow: pip install 'streamserve[parquet]'; --format csv does not"
         ) from None
-    numbers = {"feedback_ms": arrow.int64(), "epoch": arrow.int64(), "probability": arrow.float64()}
-    kinds = {**numbers, "reward": arrow.float64(), "off_epoch": arrow.bool_()}
+    whole = dict.fromkeys(("feedback_ms", "epoch", "state_age_ms"), arrow.int64())
+    kinds = {**whole, **dict.fromkeys(("probability", "reward"), arrow.float64()), "off_epoch": arrow.bool_()}
     schema = arrow.schema([(name, kinds.get(name, arrow.string())) for name in COLUMNS])
     count = 0
     with parquet.ParquetWriter(file, schema) as writer:

@@ -111,6 +111,8 @@ class Decision:
     """The model that was asked for a second opinion; not one of `chosen`, but of `members` where it answered."""
     served_probability: float | None = None
     """With which the answer that was given would be given; only where the route's rule draws it."""
+    state_age_ms: int = -1
+    """How old the learnt state was that chose, at the request's append; -1: there was none, or nothing tells."""
 
     @property
     def answer(self) -> Label:

@@ -46,6 +46,14 @@ class DecisionValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
     served_probability: Annotated[
         float | None, Meta(description='With which the answer was given; only where `combine = "drawn"`.')
     ] = None
+    state_age_ms: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            description="How old the learnt state was that chose, at the request's append; -1: none was there, or an "
+            "older release has written this.",
+        ),
+    ] = -1
 
 
 class OutcomeValue(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -100,6 +100,12 @@ ROWS = [
 ]
 
 
+def test_a_row_tells_how_old_the_state_was_that_chose() -> None:
+    made = outcome(0)
+    aged = replace(made, decision=replace(made.decision, state_age_ms=740))
+    assert (as_row(made)["state_age_ms"], as_row(aged)["state_age_ms"]) == (None, 740)
+
+
 def test_csv_holds_what_an_outcome_says() -> None:
     file = io.StringIO()
     assert write_csv(file, ROWS) == 3

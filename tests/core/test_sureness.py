@@ -64,6 +64,7 @@ def test_the_confidence_is_how_often_such_answers_were_right_and_the_agreement_s
     assert decision is not None
     assert decision.agreement == pytest.approx(2 / 3, abs=1e-6)
     assert b'"state_age_ms":1000,' in (encode_predictions(block).values[0] or b"")
+    assert decision.state_age_ms == 1000
     assert (decision.label, decision.answer, decision.combined) == ([0], [0], None)
 
 

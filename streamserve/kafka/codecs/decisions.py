@@ -80,6 +80,7 @@ def decode_decision(raw: bytes) -> Decision | None:
         served_probability=(
             parameters.served_probability if isinstance(parameters.served_probability, float) else None
         ),
+        state_age_ms=parameters.state_age_ms if isinstance(parameters.state_age_ms, int) else -1,
     )
 
 

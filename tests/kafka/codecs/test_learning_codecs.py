@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -270,6 +271,7 @@ def outcomes(draw: st.DrawFn) -> OutcomeRecord:
             label=draw(JSON),
             members=draw(st.dictionaries(TEXTS, JSON, max_size=2)),
             rows=draw(COUNTS),
+            state_age_ms=draw(st.integers(-1, 2**62)),
         ),
         feedback=draw(place),
         feedback_ms=draw(COUNTS),
@@ -291,6 +293,15 @@ def test_outcomes_there_and_back(outcome: OutcomeRecord) -> None:
     value = encode_outcome(outcome)
     place = {"partition": outcome.partition, "offset": outcome.offset, "append_ms": outcome.append_ms}
     assert decode_outcome(value, **place) == outcome
+
+
+@given(outcomes())
+def test_an_outcome_of_a_release_before_ages_of_states_is_read(outcome: OutcomeRecord) -> None:
+    value = orjson.loads(encode_outcome(outcome))
+    value["decision"].pop("state_age_ms", None)
+    place = {"partition": outcome.partition, "offset": outcome.offset, "append_ms": outcome.append_ms}
+    untold = replace(outcome, decision=replace(outcome.decision, state_age_ms=-1))
+    assert decode_outcome(orjson.dumps(value), **place) == untold
 
 
 @given(
