@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from streamserve.kafka.learnt_metrics import MOST_CONTEXTS, MOST_IN_A_MEAN
 from streamserve.settings import schema
 
 #: Gauge of how full each thing is, by the label `bound`.
@@ -195,9 +196,18 @@ SERVING = (
     ),
     Bound(
         what="label values of metrics",
-        limit="routes, models, topics and partitions of the config, and closed lists; nothing that a user sends",
+        limit="routes, models, topics and partitions of the config, closed lists; of what users send, contexts alone",
         full="-",
         test="kafka/test_metrics.py::test_terminal_records_are_counted_by_outcome_and_reason",
+    ),
+    Bound(
+        what="contexts of one route with a label of their own, of weights and confidence",
+        limit=f"{MOST_CONTEXTS} names, the first heard",
+        full=(
+            f"the mean of further ones has the label `/`, that of keyed ones `//`: each over the {MOST_IN_A_MEAN} that "
+            "were heard last"
+        ),
+        test="kafka/test_learnt_metrics.py::test_contexts_make_no_more_series_than_the_bound",
     ),
     Bound(
         what="figures of its own that one model reports",

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from streamserve.assembly import app_rules, model_rules
 from streamserve.core.bounds import Bounds
 from streamserve.core.codec import InputCodec
-from streamserve.core.contexts import GLOBAL, is_keyed
+from streamserve.core.contexts import GLOBAL
 from streamserve.core.effects import Count
 from streamserve.core.epochs import EpochTable
 from streamserve.core.events import StatesFetched
@@ -342,12 +342,7 @@ def _follower(
             route = routes.get(state.route)
             if route is not None and state.policy == route.policy.name:
                 learnt = _learnt(state, route)
-                if is_keyed(state.context):  # one of a million says nothing of the route
-                    return state
-                weights = route.policy.distribution(learnt, route.models).weights.tolist()
-                metrics.weights(route.name, dict(zip(route.models, weights, strict=True)))
-                if route.confident is not None:
-                    metrics.sureness(route.name, route.confident.report(learnt))
+                metrics.learnt.heard(route, state.context, learnt)
                 if state.context == GLOBAL:
                     freezes.heard(route, frozen_models(route.policy, learnt))
             return state

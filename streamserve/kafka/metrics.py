@@ -1,4 +1,5 @@
-"""Metrics of one process (of its plans: `plan_metrics`). Derived from events and effects, never in the core.
+"""Metrics of one process (of its plans: `plan_metrics`; of what was learnt: `learnt_metrics`). Derived from events and
+effects, never in the core.
 
 What the hot path hands over is only kept; it is counted in bulk, now and then and whenever somebody looks: a labelled
 counter costs microseconds, and at low rates there is one event for each request.
@@ -24,6 +25,7 @@ from streamserve.core.events import BatchFinished
 from streamserve.core.messages import AnyArray, DeadLetters, Predictions
 from streamserve.core.reasons import Missing, Outcome, Reason
 from streamserve.core.routes import Route
+from streamserve.kafka.learnt_metrics import LearntMetrics
 from streamserve.kafka.plan_metrics import PlanMetrics
 from streamserve.kafka.ports import At, Chunk
 from streamserve.kafka.recent import Rate, Recent
@@ -214,12 +216,6 @@ class RoleMetrics:
             ["route", "model"],
             registry=registry,
         )
-        self._sureness = Gauge(
-            "streamserve_confidence",
-            "Of what labels say lately: calibration error of the confidence, coverage and size of the sets",
-            ["route", "figure"],
-            registry=registry,
-        )
         self._dlq = Counter("streamserve_dlq_records", "Dead letters", ["source", "reason"], registry=registry)
         self._counts = Counter("streamserve_events", "Other named counts", ["what", "label"], registry=registry)
         self._feedback = Counter("streamserve_feedback_joined", "Feedback by status", ["status"], registry=registry)
@@ -265,7 +261,7 @@ class RoleMetrics:
         )
         self._clock_offset = Gauge("streamserve_clock_offset_seconds", "Broker's clock minus ours", registry=registry)
         self._clock_bound = Gauge("streamserve_clock_bound_seconds", "Half its uncertainty", registry=registry)
-        self._weights = Gauge("streamserve_model_weight", "Newest learnt weight", ["route", "model"], registry=registry)
+        self.learnt = LearntMetrics(registry)
         self._processes = _Processes(registry)
         self._plans = PlanMetrics(registry)
         self._bulk: dict[tuple[str, str], _Bulk] = {}
@@ -437,20 +433,9 @@ class RoleMetrics:
         self._rebalances.inc()
         self._partitions.set(partitions)
 
-    def weights(self, route: str, weights: Mapping[str, float]) -> None:
-        """The newest weights of a route, by model id."""
-        for model, weight in weights.items():
-            self._weights.labels(route, model).set(weight)
-        self._recent.weights[route] = dict(weights)
-
     def frozen(self, route: str, model: str, is_frozen: bool) -> None:
         """Whether this route's state has frozen a model, and nobody has switched it on since."""
         self._frozen.labels(route, model).set(is_frozen)
-
-    def sureness(self, route: str, figures: Mapping[str, float]) -> None:
-        """How well a route's confidence holds: `calibration_error`, `coverage`, `set_size`."""
-        for figure, value in figures.items():
-            self._sureness.labels(route, figure).set(value)
 
     def gauges(
         self,
@@ -495,4 +480,4 @@ class RoleMetrics:
     def status(self, now_ms: float) -> dict[str, Any]:
         """What `/status` serves: recent figures as plain JSON values. `now_ms` by the monotonic clock."""
         self.settle()
-        return {"role": self.role, **self._recent.status(now_ms)}
+        return {"role": self.role, **self._recent.status(now_ms), "weights": self.learnt.weights()}

@@ -47,7 +47,6 @@ class Recent:
     def __init__(self) -> None:
         self.routes: defaultdict[str, RecentRoute] = defaultdict(RecentRoute)
         self.batches: dict[str, tuple[int, str]] = {}
-        self.weights: dict[str, dict[str, float]] = {}
         self.consumed = 0
         self.lag = 0
         self.queued = 0
@@ -65,7 +64,6 @@ class Recent:
             "queued_records": self.queued,
             "batches": {model: {"size": size, "why": why} for model, (size, why) in self.batches.items()},
             "routes": {name: route.status(now_ms) for name, route in self.routes.items()},
-            "weights": self.weights,
         }
 
 

@@ -127,6 +127,6 @@ def check_split(answer: Seen) -> None:
 
 def check_metrics(up: Up) -> None:
     port = up.role("worker-main-0")["metrics_port"]
-    assert 0.0 <= metric(port, "streamserve_confidence", route="main", figure="calibration_error") <= 0.2
-    assert metric(port, "streamserve_confidence", route="main", figure="coverage") >= 0.6
-    assert metric(port, "streamserve_confidence", route="main", figure="set_size") >= 1.0
+    assert 0.0 <= metric(port, "streamserve_confidence", route="main", context="", figure="calibration_error") <= 0.2
+    assert metric(port, "streamserve_confidence", route="main", context="", figure="coverage") >= 0.6
+    assert metric(port, "streamserve_confidence", route="main", context="", figure="set_size") >= 1.0
