@@ -51,7 +51,9 @@ def evaluate(
 
     Exact replay over the outcomes that tell every model's loss, for any policy; estimates with intervals (IPS, SNIPS,
     doubly robust, 95 %) over those of requests for which one model was drawn, for policies that ask one model each.
-    A reward is 1 minus the loss. Exit code 1: the log says too little (fewer than 30 effective outcomes).
+    States are played by context, keyed ones by partition and forgotten as in the app, and published every 100 outcomes.
+    Not played: `max_state_age_ms`, models switched off, members that would have been late. A reward is 1 minus the
+    loss. Exit code 1: the log says too little (fewer than 30 effective outcomes).
     """
     asked = route_of(app_rules(load_settings(config)), route)
     asked = replace(asked, policy=_policy(policy, asked))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +17,17 @@ from streamserve.core.selection.pooling import decided_by_features, features_rea
 PUBLISHED_EVERY = 100
 
 
+#: A level of a context, and the partition that its state belongs to: of a keyed one that of its requests.
+_Place = tuple[str, int]
+_SHARED = -1
+
+
 class PlayedStates:
-    """As `EpochTable` decides and the update stage learns, with turns for time."""
+    """As `EpochTable` decides and the update stage learns, with turns for time.
+
+    Keyed states are kept by partition, and forgotten by the times that outcomes tell. `max_state_age_ms` is not played:
+    it tells of a learner that is away.
+    """
 
     def __init__(self, route: Route) -> None:
         rule, features = route.contexts, features_read(route.policy)
@@ -25,10 +36,12 @@ class PlayedStates:
             route = replace(route, contexts=None if rule.features else replace(rule, features=features))
         self._route = route
         self._initial = route.policy.initial(route.models)
-        self._states: dict[str, Any] = {}
-        self._published: dict[str, Any] = {}
-        self._distributions: dict[str, Distribution] = {}
-        self._n_shared = 0
+        self._states: dict[_Place, Any] = {}
+        self._published: dict[_Place, Any] = {}
+        self._learnt_ms: dict[_Place, int] = {}
+        """Of keyed states: append time of the newest outcome."""
+        self._distributions: dict[tuple[str, tuple[_Place, ...]], Distribution] = {}
+        self._n_begun: Counter[int] = Counter()
         self._turns = 0
 
     def distribution(self, outcome: OutcomeRecord) -> Distribution:
@@ -38,25 +51,45 @@ class PlayedStates:
             self._distributions.clear()
         self._turns += 1
         context = outcome.decision.context if self._route.contexts is not None else GLOBAL
-        found = self._distributions.get(context)
+        asked_ms = outcome.feedback_ms if outcome.prediction_ms < 0 else outcome.prediction_ms
+        places = tuple(
+            place
+            for place in self._places(outcome, context)
+            if place in self._published and not self._is_forgotten(place, asked_ms)
+        )
+        found = self._distributions.get((context, places))
         if found is None:
-            found = self._distributions[context] = self._decide(context)
+            found = self._distributions[context, places] = self._decide(context, places)
         return found
 
     def learn(self, outcome: OutcomeRecord) -> None:
-        route = self._route
-        for level in route.levels(outcome.decision.context):
-            rule = route.contexts
-            # Of keyed ones a log has as many as it has keys.
-            is_shared = level not in self._states and level and not is_keyed(level)
-            if is_shared and rule is not None and self._n_shared >= rule.most:
-                continue
-            self._n_shared += bool(is_shared)
-            self._states[level] = route.policy.learn(self._states.get(level, self._initial), outcome)
+        for place in self._places(outcome, outcome.decision.context):
+            level, partition = place
+            if self._is_forgotten(place, outcome.append_ms):
+                self._states[place] = self._initial
+            if place not in self._states and level:
+                if self._n_begun[partition] >= self._most(partition):
+                    continue
+                self._n_begun[partition] += 1
+            self._states[place] = self._route.policy.learn(self._states.get(place, self._initial), outcome)
+            if partition != _SHARED:
+                self._learnt_ms[place] = outcome.append_ms
 
-    def _decide(self, context: str) -> Distribution:
+    def _places(self, outcome: OutcomeRecord, context: str) -> list[_Place]:
+        levels = self._route.levels(context)
+        return [(level, outcome.ref[0] if is_keyed(level) else _SHARED) for level in levels]
+
+    def _most(self, partition: int) -> float:
+        rule = self._route.contexts
+        return math.inf if rule is None else rule.most if partition == _SHARED else rule.most_keyed
+
+    def _is_forgotten(self, place: _Place, at_ms: int) -> bool:
+        learnt_ms, rule = self._learnt_ms.get(place), self._route.contexts
+        return learnt_ms is not None and rule is not None and at_ms > learnt_ms + rule.forget_after_ms
+
+    def _decide(self, context: str, places: tuple[_Place, ...]) -> Distribution:
         route, rule = self._route, self._route.contexts
-        taught = [self._published[level] for level in route.levels(context) if level in self._published]
+        taught = [self._published[place] for place in places]
         if rule is not None and rule.features:
             features = features_of(context, rule.features) or (0.0,) * rule.features
             return decided_by_features(route.policy, (taught or [self._initial])[-1], route.models, features)
