@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from streamserve.core.effects import Count, RunBatch
 from streamserve.core.events import BatchFinished
 from streamserve.core.messages import DeadLetters, Predictions
+from streamserve.core.routes import Route
 from streamserve.errors import StreamserveError
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.composition import (
@@ -22,6 +24,7 @@ from streamserve.kafka.composition import (
     worker_role,
 )
 from streamserve.kafka.hosting import warmer
+from streamserve.kafka.learnt_metrics import LearntMetrics
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import At, Chunk
 from streamserve.kafka.service import Role, RoleService
@@ -49,11 +52,17 @@ _LEAST_SKIPPED = 10
 _TWIN_JOINS_MS = (0.5, 20.0)
 
 
+class _QuietLearnt(LearntMetrics):
+    def __init__(self) -> None: ...
+    def heard(self, route: Route, context: str, learnt: Any) -> None: ...
+
+
 class QuietMetrics(RoleMetrics):
     """Counts what a stage counts, in one dictionary of the run; no collectors."""
 
     def __init__(self, role: str, counts: dict[str, int]) -> None:
         self.role = role
+        self.learnt = _QuietLearnt()
         self._tally = counts
 
     def count(self, effect: Count) -> None:
@@ -72,9 +81,7 @@ class QuietMetrics(RoleMetrics):
         words = "shut out by a fence" if shut_out else "partition taken anew"
         self._tally[words] = self._tally.get(words, 0) + 1
 
-    def weights(self, route: str, weights: Mapping[str, float]) -> None: ...
     def frozen(self, route: str, model: str, is_frozen: bool) -> None: ...
-    def sureness(self, route: str, figures: Mapping[str, float]) -> None: ...
     def processes(self, states: Sequence[ProcessState]) -> None: ...
     def plans(self, figures: PlanFigures | None) -> None: ...
     def settle(self) -> None: ...
