@@ -2,8 +2,8 @@
 
 Sections: `failure` (MNIST, the best of five models fails for a while), `confidence` (of an ensemble's answers there),
 `cascade` (a second opinion where a quick model is not sure), `clipper` (the published rules on a stream like theirs),
-`speed`, `draws`, `contexts` (a million keyed ones). Prints each number to reach as held or missed; exit code 1 where
-one is missed. Rows go to results/bench/learning.csv.
+`speed`, `draws`, `contexts` (a million keyed ones), `keyed` (how well they decide). Prints each number to reach as held
+or missed; exit code 1 where one is missed. Rows go to results/bench/learning.csv.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from benchmarks import machine
 from benchmarks.figures import Figure
 from benchmarks.learning_cascade import cascade
 from benchmarks.learning_contexts import contexts
+from benchmarks.learning_keyed import keyed
 from benchmarks.learning_quality import clipper, confidence, failure
 from benchmarks.learning_speed import draws, speed
 from benchmarks.results import append_csv
@@ -37,13 +38,14 @@ SECTIONS: dict[str, Callable[[int], Iterator[Figure]]] = {
     "speed": speed,
     "draws": draws,
     "contexts": contexts,
+    "keyed": keyed,
 }
 
 
 def _table(figures: list[Figure]) -> Table:
     table = Table(title="Learning", title_justify="left")
     for number, column in enumerate(("what", "mean", "sd", "to reach", "")):
-        table.add_column(column, justify="left" if number in (0, 4) else "right", no_wrap=True)
+        table.add_column(column, justify="left" if number in (0, 4) else "right", no_wrap=number > 0)
     for one in figures:
         wanted = "" if one.limit is None else f"{'>=' if one.at_least else '<='} {one.limit:.4g}"
         verdict = {None: "", True: "held", False: "MISSED"}[one.held]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from benchmarks import failure_stream, published_rules
 from benchmarks.failure_stream import FAILS_AT, MENDED_AT, MODELS, Stream
 from benchmarks.figures import Figure
 from benchmarks.play import F64, Flags, Played, play
-from streamserve.core.calibrating import METHODS
+from streamserve.core.calibrating import METHODS, Method
 from streamserve.core.combining import MemberRows, combine
 from streamserve.core.confidence import Calibration, QuantileTracking, calibration_error, levels_of
 from streamserve.core.selection.base import reads_probabilities
@@ -22,7 +23,7 @@ from streamserve.testing.policy_checks import outcome_of
 #: Without those whose choice depends on features: this stream has none.
 _LEARNING = [name for name in POLICIES if name not in ("static", "ab", "linucb", "squarecb")]
 _AFTER = 500
-_PUBLISHED_EVERY = 100
+_JUST_BROKEN = slice(FAILS_AT, FAILS_AT + 100)
 
 
 # -- failure -----
@@ -174,52 +175,85 @@ def confidence(seeds: int) -> Iterator[Figure]:
     yield from _in_predictions(seeds)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """How a route learns confidence and tells it."""
+
+    of: Literal["agreement", "probability"] = "agreement"
+    method: Method = "counts"
+    published_every: int = 100
+    sets: bool = False
+    """Its sets are told of, too: they depend on `published_every` alone."""
+
+    def __str__(self) -> str:
+        return f"{self.method} of {self.of}, every {self.published_every}"
+
+
+_WAYS = (
+    _Way(sets=True),
+    *(_Way(method=method) for method in METHODS if method != "counts"),
+    _Way(of="probability"),
+    _Way(of="probability", published_every=10, sets=True),
+)
+
+
 def _in_predictions(seeds: int) -> Iterator[Figure]:
-    """The same as a route does it: learnt from outcomes, published every 100 of them, said by what is in force."""
-    streams = [failure_stream.stream(failure_stream.answers(), seed) for seed in range(seeds)]
-    for method in METHODS:
-        rules = ConfidenceRules(method=method, coverage=0.95)
-        policy = Confident(policy=POLICIES["hedge"](), rules=rules, combine="mean_probability")
-        told = [_told(policy, stream) for stream in streams]
-        limit = 0.02 if method == "counts" else None
+    """The same as predictions tell it: learnt from outcomes, published every so many, said by what is in force."""
+    answers = failure_stream.answers()
+    streams = [failure_stream.stream(answers, seed) for seed in range(seeds)]
+    for way in _WAYS:
+        limit = 0.02 if way.method == "counts" else None
+        told = [_told(way, stream) for stream in streams]
         errors = [calibration_error(said, right) for said, right, _ in told]
         broken = [calibration_error(said[FAILS_AT:MENDED_AT], right[FAILS_AT:MENDED_AT]) for said, right, _ in told]
-        held = [in_set for _, _, in_set in told]
-        windows = [one.reshape(-1, _AFTER).mean(axis=1).min() for one in held]
         found = [
-            (f"in predictions, {method}: calibration error", errors, limit),
-            (f"in predictions, {method}: calibration error while broken", broken, limit),
+            ("calibration error", errors, limit),
+            ("calibration error while broken", broken, limit),
+            ("right above wrong, share", [ranked(said, right) for said, right, _ in told], None),
         ]
-        if method == "counts":  # sets do not depend on it
+        if way.sets:
+            held = [in_set for _, _, in_set in told]
+            windows = [one.reshape(-1, _AFTER).mean(axis=1).min() for one in held]
             found += [
-                ("in predictions: coverage, points from 95", [100.0 * abs(one.mean() - 0.95) for one in held], 0.5),
-                ("in predictions: worst 500, points below 95", [100.0 * (0.95 - low) for low in windows], 2.5),
+                ("coverage, points from 95", [100.0 * abs(one.mean() - 0.95) for one in held], 0.5),
+                ("worst 500, points below 95", [100.0 * (0.95 - low) for low in windows], 2.5),
+                ("coverage, first 100 broken, %", [100.0 * one[_JUST_BROKEN].mean() for one in held], None),
             ]
         for what, values, most in found:
-            yield Figure(section="confidence", what=what, values=tuple(map(float, values)), limit=most)
+            named = f"{way}: {what}"
+            yield Figure(section="confidence", what=named, values=tuple(map(float, values)), limit=most)
 
 
-def _told(policy: Confident, stream: Stream) -> tuple[F64, F64, F64]:
+def ranked(said: F64, right: F64) -> float:
+    """Area under the ROC curve: how often a right answer was said to be surer than a wrong one; ties count half."""
+    _, place, count = np.unique(said, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(count) - (count - 1) / 2.0)[place]
+    n_right, n_wrong = right.sum(), len(right) - right.sum()
+    return float((rank[right > 0.0].sum() - n_right * (n_right + 1) / 2.0) / (n_right * n_wrong))
+
+
+def _told(way: _Way, stream: Stream) -> tuple[F64, F64, F64]:
     """Of each query: the probability that was said, whether the answer was right, whether its set held the truth."""
+    rules = ConfidenceRules(of=way.of, method=way.method, coverage=0.95)
+    policy = Confident(policy=POLICIES["hedge"](), rules=rules, combine="mean_probability")
     n, classes = len(stream.labels), tuple(map(str, range(stream.probabilities.shape[2])))
     said, right, held = np.empty(n), np.empty(n), np.empty(n)
     state = in_force = policy.initial(MODELS)
     weights = policy.distribution(in_force, MODELS).weights
-    answers = stream.probabilities.argmax(axis=2)
+    answers, all_losses = stream.probabilities.argmax(axis=2), stream.losses.tolist()
     for query, label in enumerate(stream.labels.tolist()):
-        if query % _PUBLISHED_EVERY == 0:
+        if query % way.published_every == 0:
             in_force, weights = state, policy.distribution(state, MODELS).weights
         mixed = weights @ stream.probabilities[query]
         answer = int(mixed.argmax())
-        agreement = float(weights[answers[query] == answer].sum())
-        said[query] = policy.confidence(in_force, np.array([agreement]))[0]
+        learnt_of = float(mixed.max() if way.of == "probability" else weights[answers[query] == answer].sum())
+        said[query] = policy.confidence(in_force, np.array([learnt_of]))[0]
         right[query] = answer == label
         within = policy.classes(in_force, mixed[None, :])
         held[query] = within is not None and within[0, label]
-        losses = dict(zip(MODELS, stream.losses[query].tolist(), strict=True))
-        outcome = outcome_of(losses, chosen=MODELS, offset=query)
+        outcome = outcome_of(dict(zip(MODELS, all_losses[query], strict=True)), chosen=MODELS, offset=query)
         decision = replace(
-            outcome.decision, label=[answer], agreement=agreement, combined=[mixed.tolist()], classes=classes
+            outcome.decision, label=[answer], agreement=learnt_of, combined=[mixed.tolist()], classes=classes
         )
         state = policy.learn(state, replace(outcome, decision=decision, label=label))
     return said, right, held

@@ -61,7 +61,8 @@ class LearntMetrics:
         )
         sureness = GaugeMetricFamily(
             "streamserve_confidence",
-            "Of what labels say lately: calibration error of the confidence, coverage and size of the sets",
+            "Of what labels say lately: calibration error of the confidence, coverage and size of the sets. Of a "
+            "context: as its own labels alone would have it; predictions tell what all labels of the route say",
             labels=["route", "context", "figure"],
         )
         for name, of_route in self._routes.items():

@@ -285,8 +285,8 @@ class ConfidenceSettings(Section):
 
     of: Literal["agreement", "probability"] = Field(
         default="agreement",
-        description="What it is learnt from: the models' weighted agreement, or the answer's highest probability (the "
-        "only sign of doubt where one model answers alone).",
+        description="What it is learnt from: the models' weighted agreement, or the answer's highest probability: the "
+        "only sign of doubt where one model answers alone, and the better one where learnt weights lean on one model.",
     )
     method: Literal["counts", "isotonic", "temperature"] = Field(
         default="counts",
@@ -443,7 +443,10 @@ class LearnSettings(Section):
     )
     processes: Int = Field(default=1, ge=1, le=256, description="Learner processes that `streamserve up` starts.")
     publish_every_outcomes: Int = Field(
-        default=100, ge=1, description="A changed state is published after so many outcomes"
+        default=100,
+        ge=1,
+        description="A changed state is published after so many outcomes (fewer: a failure is heard of sooner, and "
+        "more records are written)",
     )
     publish_every_ms: Int = Field(
         default=250, ge=10, le=60_000, description="... or after this time, whichever is first."

@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks import published_rules
 from benchmarks.figures import Figure
+from benchmarks.learning_keyed import EACH, errors_of, stream
+from benchmarks.learning_quality import ranked
 from benchmarks.learning_speed import draws, speed
 from benchmarks.play import play
 from streamserve.core.selection.exp3 import Exp3
@@ -77,3 +79,23 @@ def test_speed_and_draws_name_every_policy() -> None:
     named = {figure.what.partition(":")[0] for figure in speed(1)}
     assert named == set(POLICIES)
     assert all(figure.held for figure in draws(1, n=20_000))
+
+
+def test_each_key_of_the_keyed_stream_has_a_turn_for_each_of_its_requests() -> None:
+    run = stream(1)
+    for key in (0, 7):
+        assert run.turns[run.keys == key].tolist() == list(range(EACH))
+    assert set(run.expected.min(axis=1).tolist()) == {0.12}
+
+
+def test_a_key_without_feedback_is_decided_as_all_are_and_later_as_its_own() -> None:
+    run = stream(2)
+    alone, by_key = errors_of(run, "no contexts"), errors_of(run, "keys")
+    assert by_key[run.turns == 0].tolist() == pytest.approx(alone[run.turns == 0].tolist())
+    assert by_key[run.turns >= EACH // 2].mean() < alone.mean() - 0.03
+
+
+def test_right_answers_above_wrong_ones_are_counted_with_ties_as_halves() -> None:
+    assert ranked(np.array([0.9, 0.8, 0.1]), np.array([1.0, 1.0, 0.0])) == 1.0
+    assert ranked(np.array([0.5, 0.5]), np.array([1.0, 0.0])) == 0.5
+    assert ranked(np.array([0.1, 0.9]), np.array([1.0, 0.0])) == 0.0
