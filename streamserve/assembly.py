@@ -153,6 +153,7 @@ def model_spec(name: str, model: ModelSettings) -> ModelSpec:
         trust_pickle=model.trust_pickle,
         trusted_types=model.trusted_types,
         options=model.options,
+        precision=model.precision,
         isolation=_limits(model) if model.isolation == "process" else None,
     )
 

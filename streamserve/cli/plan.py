@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from pathlib import Path
@@ -42,6 +43,12 @@ Untested = Annotated[
 Rows = Annotated[
     Path | None, typer.Option("--rows", help="JSON lines, one input each; left out: rows made from the plan itself.")
 ]
+Float32 = Annotated[
+    bool,
+    typer.Option(
+        "--f32", help="Linear heads over text in float32: not the original's answers; what they are off by is told."
+    ),
+]
 
 
 @app.command()
@@ -55,12 +62,16 @@ def pack(  # noqa: PLR0917  (typer: options)
     rows: Rows = None,
     store: plan_store.Folder = None,
     thin: Annotated[bool, typer.Option("--thin", help="Without the arrays, which this machine's store has.")] = False,
+    f32: Float32 = False,
 ) -> None:
     """Compile a fitted estimator, compare the plan with it, choose the fastest stages, and write it as one file."""
     from streamserve.plan.costs import chosen  # noqa: PLC0415  (numba takes a second)
     from streamserve.plan.packing import pack as write  # noqa: PLC0415  (as above)
 
     compiled, _ = _compiled(fitted, trust_pickle, trusted_type, disable, allow_untested, rows)
+    if f32:
+        compiled = _narrowed(compiled, rows)
+        typer.echo(_off(compiled))
     manifest = write(chosen(compiled), out, plan_store.opened(store), thin=thin, trust_pickle=trust_pickle)
     size = sum(int(about["bytes"]) for about in manifest["objects"].values())
     typer.echo(f"{out}: plan {manifest['plan']}, {len(manifest['objects'])} arrays, {size / 1e6:.2f} MB")
@@ -94,6 +105,9 @@ def verify(  # noqa: PLR0917  (typer: options)
         kept.check(digest)
     estimator = _estimator(fitted, trust_pickle, trusted_type)
     tried = read_rows(rows, plan.graph.form) if rows else sample_rows(plan.graph)
+    if plan.error is not None:
+        _verify_narrow(plan, packed, fitted, estimator, tried)
+        return
     found = compare(plan, estimator, tried)
     if found is not None:
         raise PlanDiffers(f"{packed} and {fitted} differ: {found.words()}")
@@ -128,6 +142,7 @@ def bench(  # noqa: PLR0917  (typer: options)
     trusted_type: Trusted = None,
     rows: Rows = None,
     store: plan_store.Folder = None,
+    f32: Float32 = False,
 ) -> None:
     """Time a plan, and beside it the estimator, on batches of 1, 10 and 1000 rows; each stage's share; compilations."""
     from streamserve.plan.costs import black_box_share, shares, timed  # noqa: PLC0415  (numba takes a second)
@@ -140,17 +155,23 @@ def bench(  # noqa: PLR0917  (typer: options)
     before = compilations()
     estimator = _estimator(fitted, trust_pickle, trusted_type) if fitted else None
     tried = read_rows(rows, plan.graph.form) if rows else sample_rows(plan.graph, odd=False)
+    narrow = _narrowed(plan, rows) if f32 else None
     for size in SIZES:
         ours = timed(lambda batch: plan.run(batch, plan.outputs), tried, size)
         line = f"{size:5} rows: {ours * 1e6 / size:9.2f} us a row"
         if estimator is not None:
             theirs = timed(lambda batch: [getattr(estimator, name)(batch) for name in plan.outputs], tried, size)
             line += f"   estimator {theirs * 1e6 / size:9.2f}   x {theirs / ours:.1f}"
+        if narrow is not None:
+            float32 = timed(functools.partial(narrow.run, outputs=narrow.outputs), tried, size)
+            line += f"   float32 {float32 * 1e6 / size:9.2f}   x {ours / float32:.1f}"
         typer.echo(line)
     for name, share in shares(plan, tried):
         typer.echo(f"{share:6.1%}  {name}")
     if plan.black_boxes:
         typer.echo(f"{black_box_share(plan, tried):6.1%}  in black boxes: {', '.join(plan.black_boxes)}")
+    if (narrow or plan).error is not None:
+        typer.echo(_off(narrow or plan))
     typer.echo(f"compiled while it ran: {compilations() - before}")
 
 
@@ -227,6 +248,28 @@ def _compiled(  # noqa: PLR0917  (as the commands have them)
         return estimator, None
     given = read_rows(rows, form_of(estimator)) if rows else None
     return compile_plan(estimator, rows=given, disabled=disabled or (), allow_untested=allow_untested), estimator
+
+
+def _narrowed(plan: Plan, rows: Path | None) -> Plan:
+    from streamserve.plan.precision import narrowed  # noqa: PLC0415  (numba takes a second)
+
+    return narrowed(plan, read_rows(rows, plan.graph.form) if rows else None)[0]
+
+
+def _off(plan: Plan) -> str:
+    return plan.error.words() if plan.error is not None else ""
+
+
+def _verify_narrow(plan: Plan, packed: Path, fitted: str, estimator: Any, tried: Any) -> None:
+    """Heads in float32: those that this estimator gives, to the bit; what they are off by is told."""
+    from streamserve.plan.compile import compile_plan  # noqa: PLC0415  (numba takes a second)
+    from streamserve.plan.precision import differing, narrowed  # noqa: PLC0415  (as above)
+
+    again, error = narrowed(compile_plan(estimator, rows=tried), tried)
+    wrong = differing(plan, again, tried)
+    if wrong:
+        raise PlanDiffers(f"{packed} is not {fitted} with heads in float32: {wrong}")
+    typer.echo(f"what {fitted} gives with heads in float32, on {len(tried)} rows; {error.words()}")
 
 
 def _loaded(packed: Path, store: Path | None, trust_pickle: bool) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
@@ -15,6 +15,9 @@ from streamserve.plan.graph import Graph
 from streamserve.plan.operators.linear import classes_of
 from streamserve.plan.physical import Answers, Layout
 from streamserve.plan.rules import Fired, rewrite
+
+if TYPE_CHECKING:
+    from streamserve.plan.precision import Error
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,6 +36,8 @@ class Plan:
     """Of the libraries it was made with."""
     rules: tuple[str, ...] = ()
     """Names of the rules that fired, where it was packed."""
+    error: Error | None = None
+    """What its heads in float32 are off by; None where they are float64."""
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -26,6 +26,8 @@ def explain(plan: Plan) -> str:
         fired = "\n".join(f"  {name}: {words.get(name, 'a rule of another version')}" for name in plan.rules)
         parts.append(f"rules that fired where it was packed\n{fired}")
     parts.append(f"stages\n{stages(plan)}")
+    if plan.error is not None:
+        parts.append(plan.error.words())
     if plan.black_boxes:
         lines = "\n".join(f"  {origin or 'the model'}: {why}" for origin, why in plan.black_boxes.items())
         parts.append(f"black boxes\n{lines}")

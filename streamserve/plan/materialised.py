@@ -26,12 +26,13 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from streamserve.core.messages import F64, AnyArray
+from streamserve.core.messages import AnyArray
 from streamserve.plan.graph import DIGEST_BYTES, Graph
 from streamserve.plan.kernels.memory import addresses
 from streamserve.plan.kernels.products import add_products
 from streamserve.plan.kernels.texts import Texts
 from streamserve.plan.operators.fused import stage_of
+from streamserve.plan.operators.linear import zero_scores
 
 #: Fingerprints of documents seen once; at the same place a newer one takes an older one's.
 _DOOR_SLOTS = 1 << 16
@@ -238,7 +239,7 @@ class _Scores(_Kept):
     def __call__(self, texts: Texts, so_far: Any = None) -> Any:
         if self._cache.rests(len(texts)) or (looked := self._cache.look(self._key, texts.documents)) is None:
             return self._plain(texts, so_far)
-        scores: F64 = np.zeros((len(texts), self._weights.shape[1])) if so_far is None else so_far
+        scores = zero_scores(len(texts), self._weights) if so_far is None else so_far
         rows = self._rows(texts, looked)
         add_products(np.array([(place, *row.places) for place, row in rows.items()]), self._pinned, scores)
         if len(rows) < len(texts):

@@ -14,6 +14,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from streamserve.plan.foreign import ForeignModel, is_foreign, restored
 from streamserve.plan.graph import DIGEST_BYTES, Constant, Graph, InputForm, Node
 from streamserve.plan.operators import OPERATORS
 from streamserve.plan.physical import Layout
+from streamserve.plan.precision import Error
 from streamserve.plan.store import Store, as_object
 
-FORMAT = 1
+#: Written for plans with heads in float32, so that code which would read them as float64 refuses them; else the first.
+FORMAT, _FIRST_FORMAT = 2, 1
 _KIND = "streamserve.plan"
 _MANIFEST = "manifest.json"
 Manifest = dict[str, Any]
@@ -49,7 +52,7 @@ def manifest_of(plan: Plan, *, name: str = "", trust_pickle: bool = False) -> tu
         opaque[str(i)] = packed[id(node.opaque)]
     manifest: Manifest = {
         "kind": _KIND,
-        "format": FORMAT,
+        "format": _FIRST_FORMAT if plan.error is None else FORMAT,
         "name": name,
         "plan": plan.digest,
         "versions": dict(plan.versions),
@@ -63,6 +66,8 @@ def manifest_of(plan: Plan, *, name: str = "", trust_pickle: bool = False) -> tu
             for digest, constant in sorted(objects.items())
         },
     }
+    if plan.error is not None:
+        manifest["error_of_float32"] = asdict(plan.error)
     manifest["signature"] = _signature(manifest)
     return manifest, objects
 
@@ -152,10 +157,10 @@ def checked(manifest: Any, where: str) -> Manifest:
     """The manifest, if it is one that this code reads and is unaltered. Raises `PlanDamaged`."""
     if not isinstance(manifest, dict) or manifest.get("kind") != _KIND:
         raise PlanDamaged(f"{where} is no manifest of a plan")
-    if manifest.get("format") != FORMAT:
+    if manifest.get("format") not in {_FIRST_FORMAT, FORMAT}:
         raise PlanDamaged(
-            f"{where} has format {manifest.get('format')!r}, this version of streamserve reads {FORMAT}; pack the plan "
-            "again with this one, or serve it with the one that packed it"
+            f"{where} has format {manifest.get('format')!r}, this version of streamserve reads up to {FORMAT}; pack "
+            "the plan again with this one, or serve it with the one that packed it"
         )
     if manifest.get("signature") != _signature(manifest):
         raise PlanDamaged(f"{where}: its manifest does not have the hash that it says: it was altered; pack it again")
@@ -199,6 +204,7 @@ def from_manifest(manifest: Manifest, store: Store, where: str, *, trust_pickle:
         )
         choice = {int(node): tuple(names) for node, names in manifest["choice"].items()}
         layout = Layout(graph, choice)
+        error = Error(**manifest["error_of_float32"]) if "error_of_float32" in manifest else None
     except (KeyError, TypeError, ValueError) as broken:
         raise PlanDamaged(f"{where}: its manifest is signed, but makes no plan ({broken!r})") from broken
     return Plan(
@@ -207,6 +213,7 @@ def from_manifest(manifest: Manifest, store: Store, where: str, *, trust_pickle:
         black_boxes=manifest["black_boxes"],
         versions=manifest["versions"],
         rules=tuple(manifest["rules"]),
+        error=error,
     )
 
 

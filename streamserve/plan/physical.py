@@ -24,6 +24,7 @@ from streamserve.plan.operators import OPERATORS, RowsRefused
 from streamserve.plan.operators.chains import chain, codes_of, members_of
 from streamserve.plan.operators.fused import stage_of
 from streamserve.plan.operators.heads import chained_heads
+from streamserve.plan.operators.linear import add_dot, zero_scores
 from streamserve.plan.stage_times import StageTimes
 
 Run = Callable[..., Any]
@@ -43,11 +44,11 @@ def _as_defined(node: Node) -> Run:
 
 
 def _fused_score(node: Node) -> Run:
-    stage, heads = stage_of(node), node.array("weights").shape[1]
+    stage, weights = stage_of(node), node.array("weights")
 
     def run(texts: Any, so_far: Any = None) -> Any:
         # Nobody else reads it (`_on_a_copy`); it is a column among others where heads were merged before but not here.
-        scores = np.zeros((len(texts), heads)) if so_far is None else np.ascontiguousarray(so_far)
+        scores = zero_scores(len(texts), weights) if so_far is None else np.ascontiguousarray(so_far)
         stage.add_scores(texts, scores)
         return scores
 
@@ -61,9 +62,8 @@ def _matrix_then_dot(node: Node) -> Run:
     def run(texts: Any, so_far: Any = None) -> Any:
         matrix = stage.matrix(texts)
         if so_far is None:
-            return matrix @ weights
-        rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-        np.add.at(so_far, rows, matrix.data[:, None] * weights[matrix.indices])
+            return (matrix.astype(np.float32) if weights.dtype == np.float32 else matrix) @ weights
+        add_dot(matrix, weights, so_far)
         return so_far
 
     return run

@@ -35,6 +35,8 @@ class ModelSpec:
     """Types that a `.skops` file may hold beyond the safe ones."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Runtime's own options (`[models.NAME.options]`): device, dtype, threads, module, ..."""
+    precision: str = "f64"
+    """Of linear heads over text, with the runtime `plan` only: `f64` answers as the original, `f32` nearly so."""
     isolation: Limits | None = None
     """Limits of a process of its own; None: it runs in the worker's process, on a thread."""
 

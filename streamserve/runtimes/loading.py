@@ -36,6 +36,11 @@ def load(spec: ModelSpec, *, base_dir: Path | str | None = None) -> Runtime:
     loaded = resolve(spec, folder)
     rest = {name: value for name, value in spec.options.items() if name not in loaded.used_options}
     runtime_class = _choose(loaded.obj, spec)
+    if spec.precision not in getattr(runtime_class, "precisions", ("f64",)):
+        raise spec.error(
+            f'precision = "{spec.precision}" is for the runtime plan, and this one runs as {runtime_class.__name__}; '
+            'set runtime = "plan", or leave precision out'
+        )
     try:
         return runtime_class(loaded.obj, replace(spec, options=rest))
     except StreamserveError:

@@ -6,9 +6,10 @@ else the runtime `sklearn` takes it. It is then compared with the plan on sample
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from streamserve.plan.physical import Answers
     from streamserve.plan.stage_times import StageTimes
 
+_log = logging.getLogger(__name__)
+
 
 class PlanRuntime:
     """Answers `predict` and, where the model has it, `predict_proba`, in one pass over the plan.
@@ -33,6 +36,9 @@ class PlanRuntime:
     false asks for labels only. Of an estimator, not of a `.plan`: `allow_untested` (false): compile it although the
     importers were not tested with its version of scikit-learn; `disable` (none): names of rules to leave out.
     """
+
+    precisions: ClassVar[tuple[str, ...]] = ("f64", "f32")
+    """Of linear heads over text that it can be asked for."""
 
     def __init__(self, obj: Any, spec: ModelSpec) -> None:
         options = Options(spec)
@@ -46,12 +52,16 @@ class PlanRuntime:
         require("streamserve.plan.kernels", spec).warm()
         try:
             plan: Plan = (
-                obj
-                if is_plan
-                else costs.chosen(compiler.compile_plan(obj, disabled=disabled, allow_untested=allow_untested))
+                obj if is_plan else compiler.compile_plan(obj, disabled=disabled, allow_untested=allow_untested)
             )
+            if spec.precision == "f32" and plan.error is None:
+                plan, _ = require("streamserve.plan.precision", spec).narrowed(plan)
+            if not is_plan:
+                plan = costs.chosen(plan)
         except PlanError as refusal:
             raise type(refusal)(f"model {spec.model_id}: {spec.source}: {refusal}") from refusal
+        if plan.error is not None:
+            _log.info("model %s: %s", spec.model_id, plan.error.words())
         self._plan = plan
         self._spec = spec
         self.times: StageTimes = require("streamserve.plan.stage_times", spec).StageTimes()

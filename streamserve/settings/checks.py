@@ -148,6 +148,11 @@ def _sources(config: RawConfig) -> Iterator[Mistake]:
             path: KeyPath = ("models", model, "trusted_types")
             yield Mistake(path=path, words=f"{dotted(path)} is only used with a .skops file")
         runtime, known = config.text("models", model, "runtime"), plugins.runtime_names()
+        if config.text("models", model, "precision") == "f32" and not (
+            runtime == "plan" or (runtime is None and suffix == ".plan")
+        ):
+            path = ("models", model, "precision")
+            yield Mistake(path=path, words=f'{dotted(path)} = "f32" is only used with runtime = "plan"')
         if runtime is not None and runtime not in known:
             path = ("models", model, "runtime")
             words = f'{dotted(path)}: no runtime is called "{runtime}"; allowed: {listing(known)}'

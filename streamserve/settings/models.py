@@ -185,6 +185,11 @@ class ModelSettings(Section):
         description="How it is run; left out: the first runtime that accepts it. `plan` compiles a fitted "
         "scikit-learn model.",
     )
+    precision: Literal["f64", "f32"] = Field(
+        default="f64",
+        description="With the runtime `plan`: `f32` keeps and adds linear heads over text in float32. Answers are then "
+        "not the original's; by how much is measured at loading and logged.",
+    )
     batching: Literal["auto", "aimd", "quantile", "fixed", "none"] = Field(
         default="auto",
         description="`auto`: by cost, lag and slack; `aimd`, `quantile`: Clipper's; `fixed`: `batch_size`; `none`: 1.",

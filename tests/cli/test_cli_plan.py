@@ -113,3 +113,23 @@ def test_the_store(place: Path, tmp_path: Path) -> None:
     assert code == 0
     assert said.startswith(f"removed {report['objects']} arrays (")
     assert call("store", "rm", "abc", "--store", folder)[0] == 2
+
+
+def test_heads_in_float32(place: Path, tmp_path: Path) -> None:
+    kept, pickle = ("--store", place / "s"), (place / "model.joblib", "--trust-pickle")
+    code, said = call("pack", *pickle, "--f32", "-o", tmp_path / "narrow.plan", *kept)
+    assert code == 0, said
+    assert "heads in float32: decision_function off by at most " in said
+    code, said = call("explain", tmp_path / "narrow.plan", *kept)
+    assert code == 0
+    assert "heads in float32: decision_function off by at most " in said
+    code, said = call("verify", tmp_path / "narrow.plan", *pickle, *kept)
+    assert code == 0, said
+    assert "gives with heads in float32, on 200 rows; heads in float32: " in said
+    code, said = call("verify", tmp_path / "narrow.plan", place / "other.joblib", "--trust-pickle", *kept)
+    assert code == 1
+    assert "is not " in said
+    code, said = call("bench", place / "x.plan", "--f32", *kept)
+    assert code == 0, said
+    assert "float32 " in said
+    assert "labels that change" in said

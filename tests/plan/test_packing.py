@@ -110,7 +110,7 @@ def _cut_object(members: dict[str, bytes]) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (_set("format", FORMAT + 1), rf"has format {FORMAT + 1}, this version of streamserve reads {FORMAT}"),
+        (_set("format", FORMAT + 1), rf"has format {FORMAT + 1}, this version of streamserve reads up to {FORMAT}"),
         (_set("versions", {}), "does not have the hash that it says: it was altered"),
         (_set("kind", "something"), "is no manifest of a plan"),
         (lambda members: members.update({"manifest.json": b"{"}), "its manifest is no JSON"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from streamserve.errors import ImportRefused, ModelError, PlanDamaged
+from streamserve.errors import ImportRefused, ModelError, PlanDamaged, PlanError
 from streamserve.plan import compile_plan
 from streamserve.plan.packing import pack
 from streamserve.plan.store import Store
@@ -116,3 +117,23 @@ def test_a_packed_plan_is_served_from_the_store(model: Any, tmp_path: Path) -> N
     (tmp_path / "x.plan").write_bytes(b"nothing")
     with pytest.raises(PlanDamaged, match=r"model m@2: .*x\.plan is truncated or no packed plan"):
         load(spec("x.plan"), base_dir=tmp_path)
+
+
+def test_heads_in_float32_are_told_of(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "streamserve"):
+        runtime = load(spec("tests.runtimes.test_plan:IMPORTED", runtime="plan", precision="f32"))
+    assert isinstance(runtime, PlanRuntime)
+    assert runtime.plan.error is not None
+    assert f"model m@2: {runtime.plan.error.words()}" in caplog.text
+    exact = load(spec("tests.runtimes.test_plan:IMPORTED", runtime="plan")).predict(ROWS).probabilities
+    found = runtime.predict(ROWS).probabilities
+    assert exact is not None
+    assert found is not None
+    assert 0 < np.abs(found - exact).max() < 1e-5
+
+
+def test_float32_is_refused_where_it_has_no_meaning() -> None:
+    with pytest.raises(ModelError, match=r'precision = "f32" is for the runtime plan.* runs as SklearnRuntime'):
+        load(spec("tests.runtimes.test_plan:IMPORTED", precision="f32"))
+    with pytest.raises(PlanError, match=r"model m@2: here: .*for linear heads over text, and this plan has none"):
+        PlanRuntime(LogisticRegression().fit([[0.0], [1.0]], [0, 1]), spec("here", precision="f32"))

@@ -260,6 +260,8 @@ MISTAKES = [
     ),
     ('"workers.digits_linear:model"', '"m.pkl"', "source", 'models.linear.source = "m.pkl" is a plain pickle', "save"),
     ('batching = "auto"', 'trusted_types = ["x.Y"]', "trusted_types", "only used with a .skops file", ""),
+    ('batching = "auto"', 'precision = "f32"', "precision", 'is only used with runtime = "plan"', ""),
+    ('batching = "auto"', 'precision = "f16"', "precision", 'precision = "f16" is not possible', ""),
     ('batching = "auto"', 'runtime = "sklern"', "runtime", 'no runtime is called "sklern"', 'did you mean "sklearn"?'),
     ('"host:9092"', '"host"', "bootstrap_servers", "allowed: `host:port`, several with commas", ""),
     (

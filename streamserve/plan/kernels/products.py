@@ -9,7 +9,7 @@ from streamserve.plan.kernels.memory import pointer
 
 
 @njit(
-    types.void(types.int64[:, ::1], types.int64[::1], types.float64[:, ::1]),
+    [types.void(types.int64[:, ::1], types.int64[::1], heads[:, ::1]) for heads in (types.float64, types.float32)],
     nogil=True,
     cache=True,
     error_model="numpy",
@@ -17,11 +17,11 @@ from streamserve.plan.kernels.memory import pointer
 def add_products(rows, kept, scores):
     """Add to `scores [n, K]` the products of some rows' features with weights `[features, K]`, in ascending order.
 
-    `rows [m, 4]`: the row of `scores`, the addresses of its int32 ids and float64 values, how many. `kept`: address and
-    size of the weights.
+    In the type of the scores, as the text kernel. `rows [m, 4]`: the row of `scores`, the addresses of its int32 ids
+    and float64 values, how many. `kept`: address and size of the weights.
     """
     heads = scores.shape[1]
-    weights = carray(pointer(kept[0]), (kept[1] // heads, heads), np.float64)
+    weights = carray(pointer(kept[0]), (kept[1] // heads, heads), scores.dtype)
     for i in range(len(rows)):
         place, count = rows[i, 0], rows[i, 3]
         ids = carray(pointer(rows[i, 1]), count, np.int32)
@@ -29,10 +29,10 @@ def add_products(rows, kept, scores):
         if heads == 1:
             total = scores[place, 0]
             for k in range(count):
-                total += values[k] * weights[ids[k], 0]
+                total += scores.dtype.type(values[k]) * weights[ids[k], 0]
             scores[place, 0] = total
         else:
             for k in range(count):
-                value, one = values[k], ids[k]
+                value, one = scores.dtype.type(values[k]), ids[k]
                 for head in range(heads):
                     scores[place, head] += value * weights[one, head]

@@ -82,7 +82,7 @@ class TextStage:
     def _packed(self, texts: Texts) -> Packed:
         return texts.tokenised(self._pattern, self._stop_words) if self._by_regex else texts.packed
 
-    def _call(self, packed: Packed, options: I64, scores: F64, into: tuple[Any, Any, Any] | None = None) -> int:
+    def _call(self, packed: Packed, options: I64, scores: AnyArray, into: tuple[Any, Any, Any] | None = None) -> int:
         """`into`: found, values and row ends, where the features are wanted; None: the thread's own."""
         own = scratch()
         own.fit(self.features, packed.longest_bytes, self._sizes)
@@ -98,8 +98,8 @@ class TextStage:
         )  # fmt: skip
         return result
 
-    def add_scores(self, texts: Texts, scores: F64) -> None:
-        """Add each document's score of every head to `scores [n, K]`, in place."""
+    def add_scores(self, texts: Texts, scores: AnyArray) -> None:
+        """Add each document's score of every head to `scores [n, K]`, in place, in the type of the weights."""
         self._call(self._packed(texts), self._options, scores)
 
     def rows(self, texts: Texts) -> tuple[AnyArray, AnyArray, I64]:

@@ -12,6 +12,8 @@ in ascending order, which is the order in which scikit-learn and scipy add.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import carray, njit, types  # type: ignore[attr-defined]  # not in its __all__
 
@@ -158,12 +160,19 @@ ANALYSER, MIN_N, MAX_N, MIN_LENGTH, BINARY, SUBLINEAR, NORM, FEATURES, EMIT, HAS
 #: Values of `options[HASHES]`: features come from a vocabulary, are hashes, or hashes with a sign.
 VOCABULARY, UNSIGNED, SIGNED = 0, 1, 2
 _KEPT = types.int64[::1]
-SIGNATURE = types.int64(
-    _KEPT, _KEPT, types.float64,  # options, addresses of what a stage keeps, scale
-    _KEPT,  # addresses of a thread's buffers
-    types.uint8[::1], types.int64[::1], types.uint8[::1], types.int64[:, ::1], types.int64[::1],  # documents
-    types.int32[::1], types.float64[::1], types.int64[::1], types.float64[:, ::1],  # results
-)  # fmt: skip
+
+
+def _signature(heads: Any) -> Any:
+    return types.int64(
+        _KEPT, _KEPT, types.float64,  # options, addresses of what a stage keeps, scale
+        _KEPT,  # addresses of a thread's buffers
+        types.uint8[::1], types.int64[::1], types.uint8[::1], types.int64[:, ::1], types.int64[::1],  # documents
+        types.int32[::1], types.float64[::1], types.int64[::1], heads[:, ::1],  # results
+    )  # fmt: skip
+
+
+#: Heads in float64, and in float32.
+SIGNATURES = [_signature(types.float64), _signature(types.float32)]
 
 
 @njit(nogil=True)
@@ -171,10 +180,11 @@ def _at(table, place, kind):
     return carray(pointer(table[2 * place]), table[2 * place + 1], kind)
 
 
-@njit(SIGNATURE, nogil=True, cache=True)
+@njit(SIGNATURES, nogil=True, cache=True)
 def score(options, kept, scale, own, text, offsets, lowered, tokens, token_offsets, found, values, row_ends, scores):
     """Add to `scores [n, K]` each document's weighted features times `weights [features, K]`, in ascending order.
 
+    Values are rounded to the type of the scores, which is that of the weights; products and sums are of that type.
     With `options[EMIT]` the features themselves go to `found`, `values` and `row_ends` instead. -> features found.
     """
     slots = carray(pointer(kept[0]), (kept[1] // 2, 2), np.uint64)
@@ -183,7 +193,7 @@ def score(options, kept, scale, own, text, offsets, lowered, tokens, token_offse
     logs, idf, power = _at(kept, 4, np.float64), _at(kept, 5, np.float64), _at(kept, 7, np.uint64)
     classes, lower = _at(kept, 8, np.uint8), _at(kept, 9, np.uint8)
     heads = scores.shape[1]
-    weights = carray(pointer(kept[12]), (kept[13] // heads, heads), np.float64)
+    weights = carray(pointer(kept[12]), (kept[13] // heads, heads), scores.dtype)
     counts, bits, buffer = _at(own, 0, np.int32), _at(own, 1, np.uint64), _at(own, 2, np.uint8)
     prefix, keys = _at(own, 3, np.uint64), _at(own, 5, np.uint64)
     units = carray(pointer(own[8]), (3, own[9] // 3), np.int64)
@@ -263,11 +273,11 @@ def score(options, kept, scale, own, text, offsets, lowered, tokens, token_offse
         elif heads == 1:
             result = scores[row, 0]
             for i in range(touched):
-                result += values[i] * weights[found[i], 0]
+                result += scores.dtype.type(values[i]) * weights[found[i], 0]
             scores[row, 0] = result
         else:
             for i in range(touched):
-                value, feature = values[i], found[i]
+                value, feature = scores.dtype.type(values[i]), found[i]
                 for head in range(heads):
                     scores[row, head] += value * weights[feature, head]
     return filled

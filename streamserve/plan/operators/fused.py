@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from streamserve.core.messages import F64
+from streamserve.core.messages import AnyArray
 from streamserve.plan.graph import Node
 from streamserve.plan.kernels.stage import TextStage
 from streamserve.plan.kernels.texts import Texts
 from streamserve.plan.operators.base import operator
+from streamserve.plan.operators.linear import zero_scores
 
 _lock = threading.Lock()
 _stages: weakref.WeakValueDictionary[str, TextStage] = weakref.WeakValueDictionary()
@@ -36,10 +37,9 @@ def features(node: Node, inputs: Sequence[Any]) -> Any:
 
 
 @operator("score", shape="scores")
-def score(node: Node, inputs: Sequence[Any]) -> F64:
+def score(node: Node, inputs: Sequence[Any]) -> AnyArray:
     """The same, and the dot product with K heads on top of the scores so far: `[n, K]`, no matrix made."""
     texts: Texts = inputs[0]
-    heads = node.array("weights").shape[1]
-    scores: F64 = np.array(inputs[1]) if len(inputs) > 1 else np.zeros((len(texts), heads))
+    scores = np.array(inputs[1]) if len(inputs) > 1 else zero_scores(len(texts), node.array("weights"))
     stage_of(node).add_scores(texts, scores)
     return scores

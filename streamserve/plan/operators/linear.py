@@ -29,13 +29,24 @@ def linear(node: Node, inputs: Sequence[Any]) -> F64:
 
 
 @operator("dot", shape="scores")
-def dot(node: Node, inputs: Sequence[Any]) -> F64:
-    """A CSR block times its own weights `[features, K]`, on top of the scores so far."""
+def dot(node: Node, inputs: Sequence[Any]) -> AnyArray:
+    """A CSR block times its own weights `[features, K]`, on top of the scores so far; all in the weights' type."""
     matrix, weights = inputs[0], node.array("weights")
-    scores: F64 = np.array(inputs[1]) if len(inputs) > 1 else np.zeros((matrix.shape[0], weights.shape[1]))
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    np.add.at(scores, rows, matrix.data[:, None] * weights[matrix.indices])  # one after the other, in order
+    scores: AnyArray = zero_scores(matrix.shape[0], weights) if len(inputs) == 1 else np.array(inputs[1])
+    add_dot(matrix, weights, scores)
     return scores
+
+
+def zero_scores(rows: int, weights: AnyArray) -> AnyArray:
+    """`[n, K]` in the type of the weights `[features, K]`: float32 where they are."""
+    return np.zeros((rows, weights.shape[1]), dtype=np.float32 if weights.dtype == np.float32 else np.float64)
+
+
+def add_dot(matrix: Any, weights: AnyArray, scores: AnyArray) -> None:
+    """Add the products to the scores, one after the other, in order."""
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    data = matrix.data.astype(np.float32) if weights.dtype == np.float32 else matrix.data
+    np.add.at(scores, rows, data[:, None] * weights[matrix.indices])
 
 
 @operator("intercept", shape="scores")

@@ -84,7 +84,8 @@ def _same_scores(graph: Graph, i: int, node: Node) -> object:
     before = None
     if len(node.inputs) > 1:
         before = graph.nodes[node.inputs[1]].inputs[0]
-    return json.dumps([dict(sorted(node.params.items())), others, node.inputs[0], before])
+    kind = node.array("weights").dtype.str
+    return json.dumps([dict(sorted(node.params.items())), others, node.inputs[0], before, kind])
 
 
 def _merge_scores(graph: Graph) -> Graph:
