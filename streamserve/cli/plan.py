@@ -12,7 +12,7 @@ import typer
 
 from streamserve.cli import plan_store
 from streamserve.cli.plan_place import place
-from streamserve.cli.plan_rows import read_rows
+from streamserve.cli.plan_rows import read_labelled, read_rows
 from streamserve.errors import PlanDiffers
 from streamserve.runtimes import ModelSpec
 from streamserve.runtimes.frameworks import require
@@ -173,6 +173,29 @@ def bench(  # noqa: PLR0917  (typer: options)
     if (narrow or plan).error is not None:
         typer.echo(_off(narrow or plan))
     typer.echo(f"compiled while it ran: {compilations() - before}")
+
+
+@app.command()
+def learn(  # noqa: PLR0917  (typer: options)
+    packed: Packed,
+    labelled: Annotated[Path, typer.Option("--rows", help='JSON lines `{"text": "...", "label": ...}`, in order.')],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The `.plan` file to write.")],
+    rate: Annotated[float, typer.Option(min=0, help="How far one row moves the weights.")] = 0.5,
+    passes: Annotated[int, typer.Option(min=1, help="How often all rows are gone through.")] = 1,
+    store: plan_store.Folder = None,
+    thin: Annotated[bool, typer.Option("--thin", help="Without the arrays, which this machine's store has.")] = False,
+) -> None:
+    """Learn the head of a packed text plan further from labelled texts; its vocabularies and all else stay shared."""
+    from streamserve.plan.learning import HeadLearner  # noqa: PLC0415  (numba takes a second)
+    from streamserve.plan.packing import pack as write  # noqa: PLC0415  (as above)
+
+    texts, labels = read_labelled(labelled)
+    learner = HeadLearner(_loaded(packed, store, False), rate=rate)
+    for number in range(1, passes + 1):
+        learnt = learner.learn(texts, labels)
+        typer.echo(f"pass {number}: {learnt.right} of {learnt.rows} rows right before they were learnt from")
+    manifest = write(learner.plan(), out, plan_store.opened(store), thin=thin)
+    typer.echo(f"{out}: plan {manifest['plan']}, {learner.changed} weights changed")
 
 
 @app.command()

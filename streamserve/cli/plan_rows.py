@@ -19,13 +19,7 @@ def read_rows(file: Path, form: InputForm) -> Any:
 
     `null` among numbers is NaN. Raises `ConfigError` with the line of what is no row of this form.
     """
-    try:
-        lines = file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as unreadable:
-        raise ConfigError(f"{file} cannot be read: {unreadable}") from unreadable
-    rows = [_row(line, form, f"{file}:{i}") for i, line in enumerate(lines, start=1) if line.strip()]
-    if not rows:
-        raise ConfigError(f"{file} holds no row")
+    rows = [_row(value, form, where) for where, value in _values(file)]
     if form.kind == "text":
         return rows
     if all(isinstance(value, int | float | bool | None) for row in rows for value in row):
@@ -35,11 +29,39 @@ def read_rows(file: Path, form: InputForm) -> Any:
     return table
 
 
-def _row(line: str, form: InputForm, where: str) -> Any:
+def read_labelled(file: Path) -> tuple[list[str], list[Any]]:
+    """Texts and their labels, of lines `{"text": ..., "label": ...}`. Raises `ConfigError` as `read_rows`."""
+    texts, labels = [], []
+    for where, value in _values(file):
+        if not isinstance(value, dict) or not isinstance(value.get("text"), str) or "label" not in value:
+            raise ConfigError(f'{where}: an object {{"text": "...", "label": ...}} is needed')
+        if isinstance(value["label"], list | dict):
+            raise ConfigError(f"{where}: a label is text, a number, true or false")
+        texts.append(value["text"])
+        labels.append(value["label"])
+    return texts, labels
+
+
+def _values(file: Path) -> list[tuple[str, Any]]:
+    """(place, value) of each line that is not empty."""
     try:
-        value = json.loads(line)
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as unreadable:
+        raise ConfigError(f"{file} cannot be read: {unreadable}") from unreadable
+    values = [(f"{file}:{i}", _json(line, f"{file}:{i}")) for i, line in enumerate(lines, start=1) if line.strip()]
+    if not values:
+        raise ConfigError(f"{file} holds no row")
+    return values
+
+
+def _json(line: str, where: str) -> Any:
+    try:
+        return json.loads(line)
     except ValueError as broken:
         raise ConfigError(f"{where}: no JSON ({broken})") from broken
+
+
+def _row(value: Any, form: InputForm, where: str) -> Any:
     if form.kind == "text":
         if not isinstance(value, str):
             raise ConfigError(f"{where}: a text in quotes is needed")

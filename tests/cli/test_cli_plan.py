@@ -133,3 +133,26 @@ def test_heads_in_float32(place: Path, tmp_path: Path) -> None:
     assert code == 0, said
     assert "float32 " in said
     assert "labels that change" in said
+
+
+def test_a_head_is_learnt_further(place: Path, tmp_path: Path) -> None:
+    rows, kept = tmp_path / "rows.jsonl", ("--store", place / "s")
+    labels = [int(label) for label in joblib.load(place / "model.joblib").predict(DOCUMENTS)]
+    lines = [{"text": text, "label": 1 - label} for text, label in zip(DOCUMENTS, labels, strict=True)]
+    rows.write_text("\n".join(json.dumps(line) for line in lines), "utf-8")
+    words = ("learn", place / "x.plan", "--rows", rows, "-o", tmp_path / "y.plan", *kept)
+    code, said = call(*words, "--rate", "1", "--passes", "40")
+    assert code == 0, said
+    assert f"pass 1: 1 of {len(labels)} rows right" in said  # it had learnt from others by then
+    assert f"pass 40: {len(labels)} of {len(labels)} rows right" in said
+    code, said = call("stats", place / "x.plan", tmp_path / "y.plan", *kept)
+    assert code == 0
+    assert "2 plans take the same rows" in said
+    rows.write_text('{"text": "fine", "label": 1}\n{"text": 7, "label": 1}\n')
+    code, said = call(*words)
+    assert code == 2
+    assert 'rows.jsonl:2: an object {"text": "...", "label": ...} is needed' in said
+    rows.write_text('{"text": "fine", "label": "perhaps"}\n')
+    code, said = call(*words)
+    assert code == 3
+    assert "row 0: 'perhaps' is no class of this plan" in said
