@@ -5,7 +5,8 @@
 Sections: `text`, `tables`: times of single models on real snippets and on columns. `sharing`: many heads over one
 featuriser. Then, over PRETZEL's two workloads (`benchmarks/plan_workloads.py`), 250 models each at scale 1: `memory`
 (against the number of models, and loading), `latency` (cold and hot), `throughput` (batches, cores), `steady` (a
-million rows), `onnx` (converted by skl2onnx), `ablation` (each mechanism off), `kafka` (one pool behind a real Kafka).
+million rows), `onnx` (converted by skl2onnx), `ablation` (each mechanism off), `engines` (the loop,
+the thread, or both; overload; a thread of one's own), `kafka` (one pool behind a real Kafka).
 Models are generated and packed one at a time, once for all sections; `--folder` keeps them for the next run.
 `--memory-gib` is what the models of a baseline may take together (80 % of what is free). Rows are appended to
 `plans.csv`; every section of PRETZEL's also draws `plans-SECTION.png` from its rows.
@@ -26,6 +27,7 @@ import threadpoolctl
 
 from benchmarks import machine
 from benchmarks.plan_ablation import ablation
+from benchmarks.plan_engines import engines
 from benchmarks.plan_kafka import kafka
 from benchmarks.plan_latency import latency, steady, throughput
 from benchmarks.plan_memory import memory
@@ -46,6 +48,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[Row]]] = {
     "steady": steady,
     "onnx": onnx,
     "ablation": ablation,
+    "engines": engines,
     "kafka": kafka,
 }
 _SHARE_OF_MEMORY = 0.8

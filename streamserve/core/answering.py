@@ -224,6 +224,9 @@ class Answering:
         desk.running = batch
         desk.called(now_ms)
         desk.circuit.tries()
+        here = False
+        if desk.lane is not None:
+            here = desk.lane.begin(desk.rules.model, desk.expected_ms(int(batch.n_rows.sum())))
         effects.append(
             RunBatch(
                 batch=batch.number,
@@ -231,6 +234,7 @@ class Answering:
                 inputs=batch.inputs,
                 why=why,
                 target_rows=desk.target_rows,
+                here=here,
             )
         )
 
@@ -310,12 +314,16 @@ class Answering:
         desk.running = None
         if batch is None:
             return
+        if desk.lane is not None:
+            desk.lane.ended(desk.rules.model)
         desk.called(now_ms)
         outputs = event.outputs
         if outputs is None:
             yield from self._failed(desk, batch, event, now_ms, effects)
             return
-        desk.batcher.observe(int(batch.n_rows.sum()), event.duration_ms, batch.limited)
+        rows = int(batch.n_rows.sum())
+        desk.batcher.observe(rows, event.duration_ms, batch.limited)
+        desk.most_rows_run = max(desk.most_rows_run, rows)
         duration = max(0, round(event.duration_ms))
         checked = check_outputs(outputs, batch.n_rows)
         missing = checked.missing

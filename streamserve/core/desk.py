@@ -15,6 +15,7 @@ from streamserve.core.circuit import Circuit
 from streamserve.core.contention import Plan, Queued, plan_batch
 from streamserve.core.events import BatchFinished
 from streamserve.core.fast import some
+from streamserve.core.lanes import Lane
 from streamserve.core.messages import F64, I64, AnyArray, Flags, Outputs
 from streamserve.core.table import Table
 
@@ -43,6 +44,8 @@ class ModelRules:
     trailing_shape: tuple[int, ...] | None = None
     """Shape of one row that the model takes; None: it does not say."""
     takes_text: bool | None = None
+    lane: str | None = None
+    """Models of one lane share a thread; None: it has one of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,8 +74,9 @@ class Batch:
 class Desk:
     """State of one hosted model. Knows nothing of effects: the worker stage asks and tells."""
 
-    def __init__(self, rules: ModelRules, table: Table) -> None:
+    def __init__(self, rules: ModelRules, table: Table, lane: Lane | None = None) -> None:
         self.rules = rules
+        self.lane = lane
         self._table = table
         self._queue = np.zeros(0, np.int64)
         self.batcher: Batcher = make_batcher(rules.batching, rules.max_batch, rules.batch_size)
@@ -89,6 +93,8 @@ class Desk:
         """When a short batch that waits is to go."""
         self.target_rows = 0
         """What the batcher would have taken for the newest call, had there been more."""
+        self.most_rows_run = 0
+        """Of the largest call that went well."""
         self._last_call_ms: int | None = None
 
     def __len__(self) -> int:
@@ -98,6 +104,21 @@ class Desk:
     def has_work(self) -> bool:
         """Something is queued, or a failed call is still being taken apart."""
         return len(self._queue) > 0 or len(self.retries) > 0 or len(self.suspects) > 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Something of it is held until more of it has run: parts of a large request, or of a call that failed."""
+        return bool(self.retries or self.suspects or self.rows_taken)
+
+    def head(self) -> int:
+        """Handle of the request that it is next for; -1: none is left."""
+        if self.retries:
+            return int(self.retries[0].handles[0])
+        return int(self._queue[0]) if len(self._queue) else -1
+
+    def due_ms(self) -> int:
+        """Deadline of the head of the queue; 0 where only a failed call is to be taken apart."""
+        return int(self._table["deadline_ms"][int(self._queue[0]) - self._table.base]) if len(self._queue) else 0
 
     def add(self, handles: I64, now_ms: int) -> None:
         """Queue live requests, in order of deadline (stable, so in log order among equals)."""
@@ -224,6 +245,11 @@ class Desk:
         """`[n]`: of the bodies of the first 1, 2, ... queued requests together."""
         total: I64 = np.cumsum(self._table["n_bytes"][self._table.at(self._queue)])
         return total
+
+    def expected_ms(self, rows: int) -> float:
+        """Predicted time of a call, without trust in what small calls say of large ones; 0 while nothing is known."""
+        seen = min(rows, self.most_rows_run)
+        return self.batcher.predict_ms(seen) * rows / seen if seen else 0.0
 
     def has_room(self, most_requests: int, most_bytes: int) -> bool:
         """Neither so many requests nor so many bytes are queued."""

@@ -15,7 +15,7 @@ from streamserve.core.records import FeedbackForward, OutcomeRecord, StateRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunBatch:
-    """Run a model on n rows, off the loop; answered by one `BatchFinished`."""
+    """Run a model on n rows; answered by one `BatchFinished`."""
 
     batch: int
     model: str
@@ -25,6 +25,8 @@ class RunBatch:
     """What decided the size: `floor`, `slack`, `cap`, `drained`, ... (a metric label)."""
     target_rows: int = 0
     """What the size would have been, had more been queued."""
+    here: bool = False
+    """By the loop itself, since it is brief and cannot hang (`lanes`); else off it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -35,7 +35,7 @@ from streamserve.kafka.codecs.inputs import input_codec
 from streamserve.kafka.codecs.learning import is_keyed_key
 from streamserve.kafka.delivery import join_outputs, terminal_outputs, update_outputs
 from streamserve.kafka.freezes import Freezes
-from streamserve.kafka.hosting import announcement, form_of_rows
+from streamserve.kafka.hosting import announcement, form_of_rows, with_lanes
 from streamserve.kafka.loop import Limits, StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.once import ExactlyOnce, Outputs
@@ -110,7 +110,7 @@ def topics_of(app: str) -> Topics:
 def worker_role(app: App, pool: str, runtimes: Mapping[str, Runtime], instance: str | None) -> Role:
     """A process of a pool; in a fused app it also writes the terminal records."""
     settings = app.settings
-    models = form_of_rows(model_rules(settings, pool), runtimes)
+    models = with_lanes(form_of_rows(model_rules(settings, pool), runtimes), runtimes)
     epochs = EpochTable(app.rules)
     if settings.fused:
         stage: Stage = FusedStage(app.rules, models, app.codecs, epochs)

@@ -18,7 +18,7 @@ from streamserve.kafka.ports import At, Record
 from streamserve.kafka.runner import Runner
 from streamserve.kafka.service import Announcement
 from streamserve.runtimes import load
-from streamserve.runtimes.base import Runtime
+from streamserve.runtimes.base import Runtime, Sharing
 from streamserve.runtimes.plan import PlanRuntime
 from streamserve.runtimes.sampling import sample_of
 from streamserve.runtimes.sharing import share
@@ -34,7 +34,8 @@ def load_pool(settings: Settings, pool: str) -> dict[str, Runtime]:
     for spec in model_specs(settings, pool):
         _log.info("loading model %s", spec.model_id, extra=about("load", model=spec.model_id))
         runtimes[spec.model_id] = load(spec, base_dir=settings.base_dir)
-    share(runtimes, cache_bytes=settings.pools[pool].plan_cache_bytes)
+    own = {settings.model_id(name) for name in settings.pools[pool].models if settings.models[name].own_thread}
+    share(runtimes, cache_bytes=settings.pools[pool].plan_cache_bytes, own_thread=own)
     return runtimes
 
 
@@ -52,6 +53,12 @@ def form_of_rows(rules: Mapping[str, ModelRules], runtimes: Mapping[str, Runtime
         else:
             known[model] = replace(rule, trailing_shape=sample.shape[1:], takes_text=sample.dtype == object)
     return known
+
+
+def with_lanes(rules: Mapping[str, ModelRules], runtimes: Mapping[str, Runtime]) -> dict[str, ModelRules]:
+    """The rules, with the lane that each model runs in, if any."""
+    lanes = {model: one.lane for model, one in runtimes.items() if isinstance(one, Sharing) and one.lane is not None}
+    return {model: replace(rule, lane=lanes[model].name) if model in lanes else rule for model, rule in rules.items()}
 
 
 def announcement(settings: Settings, pool: str, instance: str | None, runtimes: Mapping[str, Runtime]) -> Announcement:

@@ -271,7 +271,7 @@ class Performer:
     def _run(self, effect: RunBatch) -> None:
         if self._runner is None:
             raise TypeError("this role runs no models")
-        self._runner.submit(effect.batch, effect.model, effect.inputs)
+        self._runner.submit(effect.batch, effect.model, effect.inputs, here=effect.here)
 
     def _send_letters(self, token: int, letters: DeadLetters) -> None:
         new = letters if self._once is None else self._once.new_letters(letters)

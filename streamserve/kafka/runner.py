@@ -1,4 +1,5 @@
-"""Runs models off the loop: one thread a model, calls in order, each answered by one `BatchFinished`."""
+"""Runs models: a thread a model or a lane, calls in order, each answered by one `BatchFinished`. Brief calls of a lane
+run on the loop's own thread, where the stage says so."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -32,6 +33,8 @@ _STACK_CHARS = 4_000
 _WORDS_CHARS = 2_000
 #: So long a loop that has nothing else to do stands still for calls that are about to end.
 _LINGER_S = 0.001
+#: A lane tells what has ended at most this often while it has more to do: each time wakes the loop.
+_TELL_EVERY_S = 0.001
 
 
 class _ModelThread:
@@ -66,8 +69,8 @@ class Runner(Protocol):
 
     async def warm(self, samples: Mapping[str, AnyArray | None]) -> None: ...
 
-    def submit(self, batch: int, model: str, inputs: AnyArray) -> None:
-        """Run one batch; it is answered by one `BatchFinished`, if it ever ends."""
+    def submit(self, batch: int, model: str, inputs: AnyArray, *, here: bool = False) -> None:
+        """Run one batch; it is answered by one `BatchFinished`, if it ever ends. `here`: on the loop's own thread."""
         ...
 
     def linger(self) -> None:
@@ -109,7 +112,9 @@ class ModelRunner:
         }
         self._threads = self._make_threads()
         self._together: dict[Lane, list[tuple[int, str, AnyArray]]] = {}
-        """Of each lane: what was submitted in this turn of the loop."""
+        """Of each lane: what was submitted for its thread in this turn of the loop."""
+        self._here: dict[Lane, list[tuple[int, str, AnyArray]]] = {}
+        """The same for the loop itself."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._called: dict[str, tuple[float, float | None]] = {}
         """Of each model: when its newest call began and, once it has, ended."""
@@ -153,8 +158,8 @@ class ModelRunner:
                     f"model {model} failed on its sample row: {error!r}. Run `streamserve check` to see it alone"
                 ) from error
 
-    def submit(self, batch: int, model: str, inputs: AnyArray) -> None:
-        """Run one batch; its end is reported by `finished`."""
+    def submit(self, batch: int, model: str, inputs: AnyArray, *, here: bool = False) -> None:
+        """Run one batch; its end is reported by `finished`. `here`: of a lane, when the loop has done its turn."""
         loop = self._loop or asyncio.get_running_loop()
         self._loop = loop
         runtime = self._runtimes.get(model)
@@ -169,17 +174,17 @@ class ModelRunner:
         if lane is None and model not in self._brief:
             self._threads[model].submit(call)
             return
-        if not self._pending and not self._together:
+        if not self._pending and not self._together and not self._here:
             loop.call_soon(self._dispatch)
         if lane is None:
             self._pending.append((self._threads[model], call))
         else:
-            self._together.setdefault(lane, []).append((batch, model, inputs))
+            (self._here if here else self._together).setdefault(lane, []).append((batch, model, inputs))
 
     def _dispatch(self) -> None:
         """Wake the threads of brief models: when the loop has done its turn, for they need the interpreter it holds.
 
-        And those of lanes: all that the turn has cut goes in one call.
+        And those of lanes: all that the turn has cut goes in one call. Then the loop makes the calls that are its own.
         """
         pending, self._pending = self._pending, []
         for thread, call in pending:
@@ -188,6 +193,11 @@ class ModelRunner:
         loop = self._loop or asyncio.get_running_loop()
         for lane, work in together.items():
             self._threads[work[0][1]].submit(partial(self._call_together, loop, lane, work))
+        here, self._here = self._here, {}
+        for lane, work in here.items():
+            for ended in self._ends(lane, work):
+                for model, done in ended:
+                    self._report(model, done)
 
     @property
     def awaits_brief_calls(self) -> bool:
@@ -249,23 +259,38 @@ class ModelRunner:
     def _call_together(
         self, loop: asyncio.AbstractEventLoop, lane: Lane, work: list[tuple[int, str, AnyArray]]
     ) -> None:
-        started = time.monotonic()
-        self._called |= {model: (started, None) for _, model, _ in work}
-        found: Sequence[Outputs | BaseException]
+        ready: list[tuple[str, BatchFinished]] = []
+        told_s = time.monotonic()
+        for ended in self._ends(lane, work):
+            ready += ended
+            if (now_s := time.monotonic()) - told_s >= _TELL_EVERY_S:
+                self._tell(loop, ready)
+                ready, told_s = [], now_s
+        if ready:
+            self._tell(loop, ready)
+
+    def _ends(self, lane: Lane, work: list[tuple[int, str, AnyArray]]) -> Iterator[list[tuple[str, BatchFinished]]]:
+        """Run a lane's batches; those that ended together, as they end. Each is charged for its own pass only."""
+        left = dict(enumerate(work))
+        started_s = time.monotonic()
+        self._called |= {model: (started_s, None) for _, model, _ in work}
+        error: BaseException = ModelError("its lane has not run it")
         try:
-            found = lane.predict_all([(model, inputs) for _, model, inputs in work])
-        except BaseException as error:  # noqa: BLE001  (as of one call: whatever it is, each batch has its end)
-            found = [error] * len(work)
-        ended = time.monotonic()
-        self._called |= {model: (started, ended) for _, model, _ in work}
-        duration_ms = (ended - started) * 1000
-        self._tell(
-            loop,
-            [
-                (model, _outcome(batch, outputs, duration_ms))
-                for (batch, model, _), outputs in zip(work, found, strict=True)
-            ],
-        )
+            for ended in lane.predict_all([(model, inputs) for _, model, inputs in work]):
+                now_s = time.monotonic()
+                duration_ms, found = (now_s - started_s) * 1000, []
+                for place, outputs in ended:
+                    batch, model, _ = left.pop(place)
+                    self._called[model] = (started_s, now_s)
+                    found.append((model, _outcome(batch, outputs, duration_ms)))
+                yield found
+                started_s = time.monotonic()
+        except BaseException as raised:  # noqa: BLE001  (as of one call: whatever it is, each batch has its end)
+            error = raised
+        now_s = time.monotonic()
+        if left:
+            self._called |= {model: (started_s, now_s) for _, model, _ in left.values()}
+            yield [(model, _failed(batch, error, (now_s - started_s) * 1000)) for batch, model, _ in left.values()]
 
     def _tell(self, loop: asyncio.AbstractEventLoop, ended: list[tuple[str, BatchFinished]]) -> None:
         # In this order: who stops lingering looks once more into what has ended.
@@ -283,8 +308,8 @@ class ModelRunner:
         self._under_way.discard(model)
         if done.duration_ms > _LINGER_S * 1000:
             self._brief.discard(model)
-        elif not isinstance(self._runtimes.get(model), IsolatedRuntime):  # its process does not need our interpreter
-            self._brief.add(model)
+        elif model not in self._lanes and not isinstance(self._runtimes.get(model), IsolatedRuntime):
+            self._brief.add(model)  # an isolated model's process does not need our interpreter; a lane has its own rule
         self._finished(done)
 
     def called_meanwhile(self, gap_ms: float) -> list[str]:

@@ -10,7 +10,7 @@ where the class has the four members of `LoadableRuntime`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -81,12 +81,24 @@ class Sampled(Protocol):
         ...
 
 
+#: Places of batches that ran together, each with what it gets: its outputs, or what was raised for it.
+Ended = list[tuple[int, Outputs | Exception]]
+
+
 @runtime_checkable
 class Lane(Protocol):
-    """Runs several models' batches in one call, on one thread: models that share work."""
+    """Runs batches of several models on one thread: models that share work, and whose calls cannot hang."""
 
-    def predict_all(self, batches: Sequence[tuple[str, AnyArray]]) -> list[Outputs | Exception]:
-        """What each (model, batch) gets, in order: its outputs, or what it raised. Does not raise."""
+    @property
+    def name(self) -> str:
+        """Of the lane, unique in its process."""
+        ...
+
+    def predict_all(self, batches: Sequence[tuple[str, AnyArray]]) -> Iterator[Ended]:
+        """Run (model, batch) pairs in about this order; those that share work run together and end together.
+
+        Each place comes once. Does not raise. May be called from several threads at once.
+        """
         ...
 
 

@@ -1,15 +1,16 @@
-"""Plans of a pool that take the same rows run together: on one thread, what they share once."""
+"""White-box plans of a pool run on one thread, what they share of the same rows once."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streamserve.core.messages import AnyArray, Outputs
-from streamserve.runtimes.base import Runtime
+from streamserve.errors import ModelError
+from streamserve.runtimes.base import Ended, Runtime
 from streamserve.runtimes.plan import PlanRuntime
 
 if TYPE_CHECKING:
@@ -19,40 +20,58 @@ _log = logging.getLogger(__name__)
 
 
 class PlanLane:
-    """Runs the batches that are there of several plans in as few passes as their rows allow."""
+    """Runs batches of white-box plans, those over equal rows in as few passes as their rows allow."""
 
-    def __init__(self, group: Group, runtimes: Mapping[str, PlanRuntime]) -> None:
-        self._group = group
+    def __init__(self, name: str, runtimes: Mapping[str, PlanRuntime], groups: Iterable[Group] = ()) -> None:
+        """`groups`: of those of these plans that may run together; the others run one by one."""
+        self._name = name
         self._runtimes = dict(runtimes)
+        self._group_of = {model: group for group in groups for model in group.plans}
 
-    def predict_all(self, batches: Sequence[tuple[str, AnyArray]]) -> list[Outputs | Exception]:
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def predict_all(self, batches: Sequence[tuple[str, AnyArray]]) -> Iterator[Ended]:
         """What each gets: batches whose rows are the beginning of another's run with that one."""
-        found: dict[int, Outputs | Exception] = {}
-        waiting = sorted(range(len(batches)), key=lambda i: -len(batches[i][1]))
-        while waiting:
-            rows, together, others = batches[waiting[0]][1], {}, []
-            for i in waiting:
-                model, batch = batches[i]
-                if model not in together and _begins(rows, batch):
-                    together[model] = i
-                else:
-                    others.append(i)
-            found |= self._run(rows, together, batches)
-            waiting = others
-        return [found[i] for i in range(len(batches))]
+        alike: dict[Hashable, list[int]] = {}
+        for i, (model, rows) in enumerate(batches):
+            alike.setdefault(self._key(i, model, rows), []).append(i)
+        for waiting in alike.values():
+            waiting.sort(key=lambda i: -len(batches[i][1]))
+            rest = waiting
+            while rest:
+                rows, together, others = batches[rest[0]][1], {}, []
+                for i in rest:
+                    model, batch = batches[i]
+                    if model not in together and _begins(rows, batch):
+                        together[model] = i
+                    else:
+                        others.append(i)
+                yield self._run(rows, together, batches)
+                rest = others
 
-    def _run(
-        self, rows: AnyArray, together: Mapping[str, int], batches: Sequence[tuple[str, AnyArray]]
-    ) -> dict[int, Outputs | Exception]:
+    def _key(self, place: int, model: str, rows: AnyArray) -> Hashable:
+        """Only batches with equal keys may run together: same group, same form, same first row."""
+        group = self._group_of.get(model)
+        if group is None or not len(rows):
+            return place
+        first = rows[0]
+        if rows.dtype != object:
+            return id(group), rows.dtype.str, rows.shape[1:], first.tobytes()
+        return (id(group), first) if isinstance(first, str) else place
+
+    def _run(self, rows: AnyArray, together: Mapping[str, int], batches: Sequence[tuple[str, AnyArray]]) -> Ended:
         if len(together) > 1:
+            group = self._group_of[next(iter(together))]
             try:
-                answers = self._group.run(rows, {model: self._runtimes[model].asked for model in together})
+                answers = group.run(rows, {model: self._runtimes[model].asked for model in together})
                 outputs = {i: self._runtimes[model].outputs_of(answers[model]) for model, i in together.items()}
             except Exception:  # noqa: BLE001  (one of them; alone each says for itself what is wrong)
                 _log.debug("models asked together failed; each is asked alone")
             else:
-                return {i: _first(one, len(batches[i][1])) for i, one in outputs.items()}
-        return {i: self._alone(model, batches[i][1]) for model, i in together.items()}
+                return [(i, _first(one, len(batches[i][1]))) for i, one in outputs.items()]
+        return [(i, self._alone(model, batches[i][1])) for model, i in together.items()]
 
     def _alone(self, model: str, rows: AnyArray) -> Outputs | Exception:
         try:
@@ -86,13 +105,24 @@ def _first(outputs: Outputs, rows: int) -> Outputs:
     )
 
 
-def share(runtimes: Mapping[str, Runtime], *, cache_bytes: int = 0) -> None:
-    """Give those plans among a process's models that may run together a lane of their own.
+def share(runtimes: Mapping[str, Runtime], *, cache_bytes: int = 0, own_thread: Collection[str] = ()) -> None:
+    """Give the white-box plans among a process's models a lane: one thread, and one pass for what they share.
+
+    A plan with a black box has none: foreign code may hang, and would hold the others.
 
     `cache_bytes`: memory for sub-results that plans of the process share, kept between batches; 0: none are.
+    `own_thread`: models that get a lane of their own. Raises `ModelError` where one has its thread anyway.
     """
     plans = {model: runtime for model, runtime in runtimes.items() if isinstance(runtime, PlanRuntime)}
-    if len(plans) < 2:
+    white = {model: runtime for model, runtime in plans.items() if not runtime.plan.black_boxes}
+    for model in own_thread:
+        if model not in white:
+            raise ModelError(
+                f"model {model}: only a white-box plan shares its thread with others; this one has a thread of its "
+                "own. Leave out `own_thread`"
+            )
+        white[model].lane = PlanLane(f"of {model}", {model: white[model]})
+    if not plans:
         return
     from streamserve.plan.materialised import SubResults, shared_keys  # noqa: PLC0415  (a plan is there: so is its extra)
     from streamserve.plan.sharing import together  # noqa: PLC0415  (as above)
@@ -100,17 +130,18 @@ def share(runtimes: Mapping[str, Runtime], *, cache_bytes: int = 0) -> None:
     times = next(iter(plans.values())).times
     for runtime in plans.values():
         runtime.times = runtime.plan.layout.times = times
-    shared = shared_keys(runtime.plan.graph for runtime in plans.values()) if cache_bytes else frozenset()
+    shared = shared_keys(runtime.plan.graph for runtime in plans.values()) if cache_bytes and len(plans) > 1 else None
     cache = SubResults(cache_bytes) if shared else None
-    for group in together({model: runtime.plan for model, runtime in plans.items()}):
+    members = {model: runtime for model, runtime in white.items() if model not in own_thread}
+    groups = together({model: runtime.plan for model, runtime in members.items()})
+    for group in groups:
         group.layout.times = times
-        if cache is not None:
+        if cache is not None and shared:
             group.layout.materialise(cache, shared)
-        members = {model: plans[model] for model in group.plans}
-        lane = PlanLane(group, members)
-        for runtime in members.values():
-            runtime.lane = lane
-    if cache is not None:
+    lane = PlanLane("plans", members, groups)
+    for runtime in members.values():
+        runtime.lane = lane
+    if cache is not None and shared:
         for runtime in plans.values():
             runtime.cache = cache
             runtime.plan.layout.materialise(cache, shared)

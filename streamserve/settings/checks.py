@@ -122,8 +122,11 @@ def _batches(config: RawConfig) -> Iterator[Mistake]:
 def _isolation(config: RawConfig) -> Iterator[Mistake]:
     for model in config.names("models"):
         isolated = config.text("models", model, "isolation") == "process"
+        path: KeyPath = ("models", model, "own_thread")
+        if isolated and config[path] is True:
+            yield Mistake(path=path, words=f'{dotted(path)} is of no use with isolation = "process"')
         for key in _LIMITS:
-            path: KeyPath = ("models", model, key)
+            path = ("models", model, key)
             if path not in config:
                 continue
             if not isolated:

@@ -213,6 +213,11 @@ class ModelSettings(Section):
         "without the others: then only this model's answers are missing, and it is started again. Of a worker that is "
         "root it runs as an unprivileged user: what it opens or imports after loading must be readable for others.",
     )
+    own_thread: Flag = Field(
+        default=False,
+        description="White-box plans of a pool share one thread, the earliest deadline first; true: this one has a "
+        "thread that no other model's calls use. (Every model that is no white-box plan has one.)",
+    )
     memory_bytes: Int = Field(
         default=_LIMITS.memory_bytes,
         ge=16 << 20,

@@ -3,7 +3,8 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from time import sleep
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from streamserve.core.events import BatchFinished
 from streamserve.core.messages import AnyArray, Outputs
 from streamserve.errors import ModelError
 from streamserve.kafka.runner import ModelRunner
+from streamserve.runtimes.base import Ended, Lane
 
 
 class Model:
@@ -214,11 +216,31 @@ async def test_no_call_that_ends_around_the_lingering_is_forgotten() -> None:
     runner.close()
 
 
-class Lane:
+class Failing:
     """A lane that fails as a whole, whatever it is asked."""
 
-    def predict_all(self, batches: Sequence[tuple[str, AnyArray]]) -> list[Outputs | Exception]:
+    name = "failing"
+
+    def predict_all(self, batches: Sequence[tuple[str, AnyArray]]) -> Iterator[Ended]:
         raise SystemExit(len(batches))
+
+
+class Steps:
+    """A lane that runs one batch after the other, the last of them only when it is told to."""
+
+    name = "steps"
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.threads: list[int] = []
+
+    def predict_all(self, batches: Sequence[tuple[str, AnyArray]]) -> Iterator[Ended]:
+        for i, (_, rows) in enumerate(batches):
+            self.threads.append(threading.get_ident())
+            if i and i == len(batches) - 1:
+                self.go.wait(5)
+            sleep(0.002)  # longer than it may keep an end to itself
+            yield [(i, Outputs(labels=rows))]
 
 
 class InLane(Model):
@@ -227,8 +249,32 @@ class InLane(Model):
         self.lane = lane
 
 
+async def test_what_a_lane_has_run_is_told_while_it_runs_the_rest() -> None:
+    ends, lane = Ends(), Steps()
+    models = {name: InLane(lane) for name in ("a@1", "b@1", "c@1")}
+    runner = ModelRunner(models, ends.queue.put_nowait)
+    for i, name in enumerate(models):
+        runner.submit(i, name, np.ones((1, 1)))
+    assert [(await ends.next()).batch for _ in range(2)] == [0, 1]
+    assert runner.running == 1
+    lane.go.set()
+    assert (await ends.next()).batch == 2
+    runner.close()
+
+
+async def test_calls_that_are_the_loops_own_are_made_on_its_thread() -> None:
+    ends, lane = Ends(), Steps()
+    runner = ModelRunner({"a@1": InLane(lane), "b@1": InLane(lane)}, ends.queue.put_nowait)
+    runner.submit(1, "a@1", np.ones((1, 1)), here=True)
+    runner.submit(2, "b@1", np.ones((1, 1)))
+    assert {(await ends.next()).batch for _ in range(2)} == {1, 2}
+    assert len(lane.threads) == 2
+    assert lane.threads.count(threading.get_ident()) == 1
+    runner.close()
+
+
 async def test_a_lane_that_fails_as_a_whole_ends_each_of_its_batches() -> None:
-    ends, lane = Ends(), Lane()
+    ends, lane = Ends(), Failing()
     runner = ModelRunner({"a@1": InLane(lane), "b@1": InLane(lane)}, ends.queue.put_nowait)
     runner.submit(1, "a@1", np.ones((1, 1)))
     runner.submit(2, "b@1", np.ones((1, 1)))

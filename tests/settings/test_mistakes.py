@@ -235,6 +235,13 @@ MISTAKES = [
         "",
     ),
     ('batching = "auto"', "memory_bytes = 99999999", "memory_bytes", 'only used with isolation = "process"', ""),
+    (
+        'batching = "auto"',
+        'isolation = "process"\nown_thread = true',
+        "own_thread",
+        'of no use with isolation = "process"',
+        "",
+    ),
     ('batching = "auto"', 'isolation = "proces"', "isolation", "isolation", 'allowed: "thread", "process"'),
     (
         'batching = "auto"',

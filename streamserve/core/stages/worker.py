@@ -43,6 +43,7 @@ from streamserve.core.events import (
 )
 from streamserve.core.fast import distinct, every, has_bit, indices, some
 from streamserve.core.headroom import Headroom
+from streamserve.core.lanes import Lane, LaneRules, in_turn
 from streamserve.core.messages import I64, U64, Answers, Flags, Requests
 from streamserve.core.opinions import unsure
 from streamserve.core.owned import Owned
@@ -54,6 +55,7 @@ from streamserve.core.thinning import Thinning
 
 SHED = int(Missing.SHED)
 NOBODY = np.zeros(0, np.int64)
+DEFAULT_LANE_RULES = LaneRules()
 _COLUMNS = {
     "partition": np.int64,
     "offset": np.int64,
@@ -92,6 +94,7 @@ class WorkerStage:
         *,
         headroom: Headroom | None = None,
         settles: bool = True,
+        lane_rules: LaneRules = DEFAULT_LANE_RULES,
     ) -> None:
         """`settles` False: its answers are handed over in this process and somebody else settles its requests."""
         self._rules = rules
@@ -100,7 +103,11 @@ class WorkerStage:
         self._admission = admission or Admission(rules, epochs)
         self._headroom = headroom or Headroom(rules.guard_ms, rules.shortest_budget_ms)
         self._table = Table(_COLUMNS, lists=("keys", "values", "headers", "errors"))
-        self._desks = {model: Desk(model_rules, self._table) for model, model_rules in models.items()}
+        lanes = {each.lane: Lane(lane_rules) for each in models.values() if each.lane is not None}
+        self._desks = {
+            model: Desk(each, self._table, None if each.lane is None else lanes[each.lane])
+            for model, each in models.items()
+        }
         self._hosted = [
             [(bit, self._desks[model]) for bit, model in enumerate(route.models) if model in self._desks]
             for route in rules.routes
@@ -161,15 +168,14 @@ class WorkerStage:
 
     def _decide(self, now_ms: int, effects: list[Effect]) -> None:
         self._expire(now_ms, effects)
+        for desk in in_turn(self._desks.values(), now_ms):
+            self._cut(desk, now_ms, effects)
         for desk in self._desks.values():
-            if desk.running is None and (desk.has_work or desk.go_at_ms is not None):
-                self._cut(desk, now_ms, effects)
-            elif desk.circuit.is_open and len(desk):
+            if desk.circuit.is_open and len(desk):
                 self._emit_all(self._answering.turn_away(desk, now_ms), now_ms, effects)
-        for desk in self._desks.values():
-            # Others may have decoded what it waits to fill a batch with: then there are more rows than it saw.
-            if desk.go_at_ms is not None:
-                self._cut(desk, now_ms, effects)
+        # Others may have decoded what one waits to fill a batch with: then there are more rows than it saw.
+        for desk in in_turn([desk for desk in self._desks.values() if desk.go_at_ms is not None], now_ms):
+            self._cut(desk, now_ms, effects)
         self._ask_later(now_ms, effects)
         self._drop_done()
 
@@ -475,7 +481,8 @@ class WorkerStage:
             if len(over):
                 self._emit_all(self._answering.shed(desk, over, "full", now_ms, effects), now_ms, effects)
             if desk.running is None:
-                self._cut(desk, now_ms, effects)
+                for idle in in_turn([desk], now_ms):
+                    self._cut(idle, now_ms, effects)
             elif desk.rules.cache_bytes:
                 waiting = handles[desk.queues(handles)]
                 self._emit_all(self._answering.look_up(desk, waiting, now_ms, effects), now_ms, effects)

@@ -102,7 +102,7 @@ class SimulatedRunner:
     async def warm(self, samples: Mapping[str, AnyArray | None]) -> None:
         await asyncio.sleep(self._world.delay(5, 40) / 1000)
 
-    def submit(self, batch: int, model: str, inputs: AnyArray) -> None:
+    def submit(self, batch: int, model: str, inputs: AnyArray, *, here: bool = False) -> None:
         runtime = self._runtimes[model]
         if not isinstance(runtime, SimulatedModel):
             raise TypeError(f"{model} is not a simulated model")
