@@ -22,6 +22,7 @@ from streamserve.plan.kernels.scratch import empty_row
 from streamserve.plan.materialised import SubResults, materialising
 from streamserve.plan.operators import OPERATORS, RowsRefused
 from streamserve.plan.operators.chains import chain, codes_of, members_of
+from streamserve.plan.operators.columns import singles, words_of_refusal
 from streamserve.plan.operators.fused import stage_of
 from streamserve.plan.operators.heads import chained_heads
 from streamserve.plan.operators.linear import add_dot, zero_scores
@@ -141,6 +142,21 @@ class _Chain:
         return out
 
 
+class _Singles:
+    """The kernel that makes numbers narrow."""
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._allow_nan = node, bool(node.param("allow_nan"))
+
+    def __call__(self, values: Any) -> Any:
+        if not isinstance(values, np.ndarray) or values.dtype != np.float64:
+            return singles(self._node, [values])
+        out, refused = np.empty(values.shape, dtype=np.float32), np.empty(len(values), dtype=bool)
+        if dense.narrow(self._allow_nan, np.ascontiguousarray(values), out, refused):
+            raise RowsRefused(refused, words_of_refusal(allow_nan=self._allow_nan))
+        return out
+
+
 class _Heads:
     """The kernel of many linear heads over a node's operands, which it keeps."""
 
@@ -176,6 +192,7 @@ VARIANTS: dict[str, tuple[Variant, ...]] = {
     ),
     "chained_heads": (Variant(name="one-pass", make=_Heads), Variant(name="as-defined", make=_as_defined)),
     "chain": (Variant(name="one-pass", make=_Chain), Variant(name="as-defined", make=_as_defined)),
+    "singles": (Variant(name="one-pass", make=_Singles), Variant(name="as-defined", make=_as_defined)),
 }
 _ONLY = (Variant(name="as-defined", make=_as_defined),)
 #: A variant is chosen for batches up to each of these many rows, and for larger ones.

@@ -23,8 +23,10 @@ from sklearn.tree import DecisionTreeClassifier
 from streamserve.errors import PlanError
 from streamserve.plan import Plan
 from streamserve.plan.compile import compile_plan, laid_out
+from streamserve.plan.graph import Node
 from streamserve.plan.importers import import_fitted
-from streamserve.plan.physical import SIZES, Layout
+from streamserve.plan.operators import RowsRefused
+from streamserve.plan.physical import SIZES, Layout, variants_of
 from streamserve.plan.sampling import sample_rows
 from streamserve.plan.verify import compare, is_exact
 from tests.effort import examples
@@ -141,6 +143,22 @@ def test_both_ways_through_a_forest(forest: tuple[Plan, Any], variant: str) -> N
     layout = Layout(plan.graph, {stage: (variant,) * len(SIZES)})
     rows = np.tile(HOLED, (6, 1))
     assert layout.run(rows, ("predict",)).values["predict"].tolist() == fitted.predict(rows).tolist()
+
+
+@given(
+    table=arrays(np.float64, st.tuples(st.integers(0, 4), st.integers(1, 3)), elements=st.floats()),
+    allow_nan=st.booleans(),
+)
+def test_both_ways_to_float32_give_the_same_bits_and_refuse_the_same_rows(table: Any, allow_nan: bool) -> None:
+    node = Node(op="singles", inputs=(0,), params={"allow_nan": allow_nan})
+    said = []
+    for variant in variants_of(node):
+        try:
+            said.append(variant.make(node)(table).tobytes())
+        except RowsRefused as refusal:
+            said.append((refusal.rows.tolist(), refusal.words))
+    assert len(said) == 2
+    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize("single", [True, False])

@@ -63,6 +63,10 @@ def _is_no_number(row: AnyArray) -> bool:
     return False
 
 
+def words_of_refusal(*, allow_nan: bool) -> str:
+    return "a value is infinite" if allow_nan else "a value is NaN or infinite"
+
+
 def _check(values: Any, *, allow_nan: bool, rows_of: Any = None) -> None:
     """A sum is finite where all values are, and costs one pass; only else each is looked at."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -70,7 +74,7 @@ def _check(values: Any, *, allow_nan: bool, rows_of: Any = None) -> None:
             return
     wrong = np.isinf(values) if allow_nan else ~np.isfinite(values)
     if rows_of is None:
-        refuse(wrong.any(axis=1), "a value is infinite" if allow_nan else "a value is NaN or infinite")
+        refuse(wrong.any(axis=1), words_of_refusal(allow_nan=allow_nan))
     elif wrong.any():
         rows: Flags = np.zeros(rows_of.shape[0], dtype=bool)
         rows[np.repeat(np.arange(rows_of.shape[0]), np.diff(rows_of.indptr))[wrong]] = True

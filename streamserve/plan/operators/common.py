@@ -44,9 +44,12 @@ def _table(rows: Any, columns: int) -> AnyArray:
 def concat(node: Node, inputs: Sequence[Any]) -> Any:
     """Blocks side by side. `keeps` says which matrix comes out: `any` (CSR where a block is), `sparse` or `dense`."""
     keeps = node.param("keeps")
-    if keeps == "sparse" or (keeps == "any" and any(sparse.issparse(block) for block in inputs)):
+    are_sparse = [sparse.issparse(block) for block in inputs]
+    if keeps == "sparse" or (keeps == "any" and any(are_sparse)):
         return sparse.hstack(inputs).tocsr()
-    return np.hstack([block.toarray() if sparse.issparse(block) else block for block in inputs])
+    if any(are_sparse):
+        inputs = [block.toarray() if sparse.issparse(block) else block for block in inputs]
+    return np.concatenate(inputs, axis=1)
 
 
 @operator("factor", shape="same")

@@ -32,14 +32,16 @@ def distances(node: Node, inputs: Sequence[Any]) -> F64:
     """Euclidean distance to every centre: `[n, centres]`, by the expanded square."""
     values = inputs[0] if inputs[0].dtype == np.float64 else inputs[0].astype(np.float64)
     squares = values.multiply(values).sum(axis=1) if sparse.issparse(values) else np.einsum("ij,ij->i", values, values)
-    return np.sqrt(_squared(values, squares, node))
+    found = _squared(values, squares, node)
+    return np.sqrt(found, out=found)
 
 
 def _squared(values: Any, squares: Any, node: Node) -> F64:
     centres: AnyArray = node.array("centres")
-    found: F64 = -2 * _times(values, centres.T)
+    found: F64 = _times(values, centres.T)
+    found *= -2
     found += np.asarray(squares).reshape(-1, 1)
-    found += node.array("squares")[None, :]
+    found += node.array("squares")
     return np.maximum(found, 0, out=found)
 
 
