@@ -19,10 +19,14 @@ settings.register_profile("fast", parent=settings.get_profile("streamserve"), ma
 settings.load_profile("streamserve")
 
 
+# What is imported and collected stays: the garbage collector need not walk it meanwhile, nor again in every test.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What is imported stays: the collector need not walk it again in every test."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

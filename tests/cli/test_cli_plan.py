@@ -25,8 +25,8 @@ def call(*words: Any) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plans")
-    joblib.dump(fitted(clone(VECTORISERS["union"])), folder / "model.joblib")
-    other = fitted(clone(VECTORISERS["union"]))
+    joblib.dump(fitted(clone(VECTORISERS["word"])), folder / "model.joblib")
+    other = fitted(clone(VECTORISERS["word"]))
     other.steps[-1][1].intercept_ = other.steps[-1][1].intercept_ + 0.5
     joblib.dump(other, folder / "other.joblib")
     code, said = call(

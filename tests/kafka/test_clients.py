@@ -77,6 +77,7 @@ def one(value: bytes) -> Columns:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 @pytest.mark.parametrize("in_group", [False, True])
 async def test_a_record_that_breaks_the_parser_is_read_with_its_neighbours(broker: Any, in_group: bool) -> None:
     options = {"bootstrap_servers": broker.bootstrap_servers}
@@ -135,6 +136,7 @@ async def _reader(options: Mapping[str, Any], at: At, in_group: bool, stack: Asy
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 async def test_a_refused_batch_does_not_poison_later_ones(broker: Any) -> None:
     options = {"bootstrap_servers": broker.bootstrap_servers}
     at = await made(broker.bootstrap_servers, **{"max.message.bytes": "100000"})
@@ -152,6 +154,7 @@ async def test_a_refused_batch_does_not_poison_later_ones(broker: Any) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 async def test_a_record_above_the_limit_is_never_sent(broker: Any) -> None:
     options = {"bootstrap_servers": broker.bootstrap_servers}
     at = await made(broker.bootstrap_servers)
@@ -166,6 +169,7 @@ async def test_a_record_above_the_limit_is_never_sent(broker: Any) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 async def test_a_send_larger_than_a_batch_is_split_and_acknowledged_once(broker: Any) -> None:
     options = {"bootstrap_servers": broker.bootstrap_servers}
     at = await made(broker.bootstrap_servers)
@@ -185,6 +189,7 @@ async def test_a_send_larger_than_a_batch_is_split_and_acknowledged_once(broker:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 async def test_what_no_client_can_write_is_a_value(broker: Any) -> None:
     options = {"bootstrap_servers": broker.bootstrap_servers}
     at = await made(broker.bootstrap_servers)
@@ -211,6 +216,7 @@ class BrokenInside(AIOKafkaProducer):  # type: ignore[misc]
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 async def test_whatever_ends_a_batch_is_told_and_the_next_one_goes_out(
     broker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +256,7 @@ async def test_a_client_that_cancels_itself_in_its_stop_cancels_nobody_else() ->
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 async def test_a_static_member_that_stops_in_order_gives_its_partitions_up_at_once(broker: Any) -> None:
     options = {"bootstrap_servers": broker.bootstrap_servers}
     at = await made(broker.bootstrap_servers)
