@@ -19,11 +19,13 @@ settings.register_profile("fast", parent=settings.get_profile("streamserve"), ma
 settings.load_profile("streamserve")
 
 
-# What is imported and collected stays: the garbage collector need not walk it meanwhile, nor again in every test.
-gc.disable()
+def pytest_collectstart() -> None:
+    """What is imported and collected stays: the garbage collector need not walk it meanwhile."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
+    """Nor again in every test."""
     gc.collect()
     gc.freeze()
     gc.enable()
