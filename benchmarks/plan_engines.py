@@ -1,7 +1,7 @@
 """Which engine a call runs on, in which order, and threads of one's own: rows 11 to 13 of PRETZEL's checklist.
 
-In one process without a broker (`benchmarks.plan_trace`), over the sentiment workload; all settings of a figure take
-turns, each figure is the median of the turns.
+In one process without a broker (`benchmarks.plan_trace`), over PRETZEL's structured workload (its calls are long enough
+to be what a process is busy with). All settings of a figure take turns; each figure is the median of the turns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import orjson
 from numpy.typing import NDArray
 
 from benchmarks.plan_packed import packed
-from benchmarks.plan_questions import AC, SA, rows_for
+from benchmarks.plan_questions import AC, rows_for
 from benchmarks.plan_rows import WHOLE_SCALE, Run, row
 from benchmarks.plan_trace import Seen, Trace, joined, play
 from benchmarks.results import Row
@@ -37,7 +37,8 @@ ENGINES = {
 _URGENT, _LAG = 0, 1
 _URGENT_MS, _LAG_MS = 400, 10_000
 _URGENT_PER_S = 100
-_BURST_ROWS, _BURST_EVERY_S, _BURST_MODELS = 1_500, 1.0, 20
+_LARGE = 100
+_BURST, _BURST_EVERY_S, _BURST_MODELS = 30, 1.0, 20
 _WARM_S = 1.0
 """At the beginning, left out: what calls cost is learnt there."""
 _OVERLOAD = 2.0
@@ -48,54 +49,54 @@ _RESERVED_PER_S = 50
 class _Asked:
     """What one workload's figures are made with."""
 
-    workload: str
     plans: tuple[str, ...]
     store: str
     values: list[bytes]
+    """Requests of one row."""
+    large: list[bytes]
+    """Of `_LARGE` rows."""
     repeats: int
     seconds: float
 
     def trace(
         self, draw: np.random.Generator, at_s: NDArray[np.float64], model: NDArray[np.int64], kind: int, budget_ms: int
     ) -> Trace:
-        """Requests at these times, of these models, with rows drawn at random."""
-        n = len(at_s)
+        """Requests at these times, of these models; urgent ones of one row, others of a hundred, as PRETZEL's are."""
+        n, values = len(at_s), self.values if kind == _URGENT else self.large
         return Trace(
             at_s=at_s,
             model=model,
             budget_ms=np.full(n, budget_ms),
-            values=[self.values[i] for i in draw.integers(len(self.values), size=n).tolist()],
+            values=[values[i] for i in draw.integers(len(values), size=n).tolist()],
             kind=np.full(n, kind),
-            codec="text" if self.workload == SA else "rows",
+            codec="rows",
         )
 
     def row(self, model: str, ours: float, unit: str, **more: Any) -> Row:
         """One figure of this workload."""
-        return row(model, ours, unit, workload=self.workload, plans=len(self.plans), **more)
+        return row(model, ours, unit, workload=AC, plans=len(self.plans), **more)
 
 
 def engines(run: Run) -> Iterator[Row]:
     """Urgent rows beside bursts of lag; memory under overload; a model with a thread of its own beside overload."""
     repeats, seconds = (3, 3.0) if run.scale >= WHOLE_SCALE else (1, 2.0)
-    for workload in (SA, AC):
-        models = packed(workload, run.scale, run.folder)
-        rows = rows_for(workload, 2_000)
-        values = [one.encode() if isinstance(one, str) else orjson.dumps(one.tolist()) for one in rows]
-        asked = _Asked(
-            workload=workload,
-            plans=models.plans,
-            store=models.store,
-            values=values,
-            repeats=repeats,
-            seconds=seconds,
-        )
-        runtimes = _loaded(asked)
-        share(runtimes)
-        yield from _mixed(asked, runtimes)
-        capacity = _capacity(asked, runtimes)
-        yield asked.row("capacity, lag of all models", capacity, "rows/s")
-        yield from _memory(asked, runtimes, capacity)
-        yield from _reserved(asked, capacity)
+    models = packed(AC, run.scale, run.folder)
+    rows = rows_for(AC, 50 * _LARGE)
+    asked = _Asked(
+        plans=models.plans,
+        store=models.store,
+        values=[orjson.dumps(one.tolist()) for one in rows],
+        large=[orjson.dumps(rows[i : i + _LARGE].tolist()) for i in range(0, len(rows), _LARGE)],
+        repeats=repeats,
+        seconds=seconds,
+    )
+    runtimes = _loaded(asked)
+    share(runtimes)
+    yield from _mixed(asked, runtimes)
+    capacity = _capacity(asked, runtimes)
+    yield asked.row("capacity", _LARGE * capacity, "rows/s")
+    yield from _memory(asked, runtimes, capacity)
+    yield from _reserved(asked, capacity)
 
 
 def _loaded(asked: _Asked) -> dict[str, Runtime]:
@@ -118,12 +119,12 @@ def _poisson(asked: _Asked, draw: np.random.Generator, per_s: float, models: NDA
 
 
 def _bursts(asked: _Asked, draw: np.random.Generator) -> Trace:
-    """Many rows at one moment, of some models, again and again."""
+    """Many requests at one moment, of some models, again and again."""
     moments = np.arange(_BURST_EVERY_S / 2, asked.seconds, _BURST_EVERY_S)
     count = len(asked.plans)
     which = [draw.choice(count, min(_BURST_MODELS, count), replace=False) for _ in moments]
-    model = np.concatenate([draw.choice(some, _BURST_ROWS) for some in which])
-    return asked.trace(draw, np.repeat(moments, _BURST_ROWS), model, _LAG, _LAG_MS)
+    model = np.concatenate([draw.choice(some, _BURST) for some in which])
+    return asked.trace(draw, np.repeat(moments, _BURST), model, _LAG, _LAG_MS)
 
 
 def _latencies_ms(seen: Seen, trace: Trace, kind: int) -> NDArray[np.float64]:
@@ -170,7 +171,7 @@ def _drained_per_s(seen: Seen, trace: Trace) -> float:
     for moment in np.unique(trace.at_s[trace.kind == _LAG]):
         mine = seen.answered_s[(trace.kind == _LAG) & (trace.at_s == moment)]
         if moment >= _WARM_S:
-            rates.append(np.count_nonzero(~np.isnan(mine)) / (np.nanmax(mine) - moment))
+            rates.append(_LARGE * np.count_nonzero(~np.isnan(mine)) / (np.nanmax(mine) - moment))
     return float(np.median(rates))
 
 
@@ -178,15 +179,15 @@ def _drained_per_s(seen: Seen, trace: Trace) -> float:
 
 
 def _capacity(asked: _Asked, runtimes: Mapping[str, Runtime]) -> float:
-    """Rows a second that lag of all models is drained with."""
-    draw, n = np.random.default_rng(5), 4 * _BURST_ROWS
+    """Requests a second that lag of all models is drained with."""
+    draw, n = np.random.default_rng(5), 4 * _BURST
     trace = asked.trace(draw, np.zeros(n), draw.integers(len(runtimes), size=n), _LAG, _LAG_MS)
     rates = [n / float(np.nanmax(play(runtimes, ENGINES["adaptive"], trace).answered_s)) for _ in range(3)]
     return float(np.median(rates))
 
 
 def _flood(asked: _Asked, draw: np.random.Generator, models: NDArray[np.int64], per_s: float) -> Trace:
-    """So many rows a second of all of these models alike, which hurry."""
+    """So many requests a second of all of these models alike, which hurry."""
     at_s = np.sort(draw.uniform(0, asked.seconds, round(per_s * asked.seconds)))
     return asked.trace(draw, at_s, draw.choice(models, len(at_s)), _LAG, _URGENT_MS)
 
@@ -203,7 +204,7 @@ def _memory(asked: _Asked, runtimes: Mapping[str, Runtime], capacity: float) -> 
         trace = _flood(asked, draw, np.arange(len(runtimes)), _OVERLOAD * capacity)
         for name, rows in found.items():
             seen = play(runtimes, ENGINES[name], trace)
-            rows.append((seen.peak_rows, _in_time(seen, trace) / asked.seconds))
+            rows.append((seen.peak_rows, _LARGE * _in_time(seen, trace) / asked.seconds))
     best = np.median(found["adaptive"], axis=0)
     for name, rows in found.items():
         peak, answered = map(float, np.median(rows, axis=0))
@@ -235,7 +236,7 @@ def _reserved(asked: _Asked, capacity: float) -> Iterator[Row]:
         ):
             seen = play(runtimes, ENGINES["adaptive"], trace)
             p99[name].append(_shares(_latencies_ms(seen, trace, _URGENT))[1])
-            rates[name].append(_in_time(seen, trace) / asked.seconds)
+            rates[name].append(_LARGE * _in_time(seen, trace) / asked.seconds)
     alone = float(np.median(p99["alone"]))
     for name in names:
         yield asked.row(
