@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,16 @@ def test_batches_run_in_the_order_in_which_they_were_given(runtimes: dict[str, R
     asked = [("text", DOCUMENTS_AS_ROWS[:1]), ("m0", NUMBERS[:2]), ("m1", NUMBERS[5:9]), ("m2", NUMBERS[:2])]
     passes = [{place for place, _ in ended} for ended in lane_of(runtimes["m0"]).predict_all(asked)]
     assert passes == [{0}, {1, 3}, {2}]
+
+
+def test_a_lane_may_be_asked_from_two_threads_at_once(runtimes: dict[str, Runtime]) -> None:
+    lane = lane_of(runtimes["m0"])
+    asked = [("text", DOCUMENTS_AS_ROWS), ("m0", NUMBERS[:7]), ("m1", NUMBERS[:9])] * 20
+    expected = {model: runtimes[model].predict(rows) for model, rows in asked}
+    with ThreadPoolExecutor(2) as threads:
+        for found in threads.map(lambda _: predicted(lane, asked), range(8)):
+            for (model, _), outputs in zip(asked, found, strict=True):
+                equal(outputs, expected[model])
 
 
 def test_a_batch_of_another_form_fails_alone(runtimes: dict[str, Runtime]) -> None:
