@@ -30,6 +30,7 @@ from streamserve.kafka.ownership import Ownership
 from streamserve.kafka.perform import Performer
 from streamserve.kafka.ports import Ack
 from streamserve.kafka.takeover import TakeOver
+from streamserve.testing.mutants_choices import CHOICES
 from streamserve.testing.mutants_delivery import PLANTED, patched
 from streamserve.testing.simulator.models import SimulatedModel
 
@@ -348,6 +349,7 @@ MUTANTS = {
             _choice_by_read_order,
             _all_of_a_send_repeated,
             *PLANTED,
+            *CHOICES,
         ),
     )
 }

@@ -16,6 +16,8 @@ from streamserve.testing.simulator.models import SimulatedModel, truth_of
 from streamserve.testing.simulator.plan import Ask, Form
 
 APP = "sim"
+MODELS = f"{APP}.models.v1"
+"""The topic."""
 ROUTE = "r"
 MAX_REQUEST_BYTES = 4_096
 GUARD_MS = 15
@@ -27,11 +29,11 @@ _WEIGHTS = {"static": "", "hedge": ", eta = 0.5", "exp3": ", eta = 0.3, gamma = 
 
 def config_of(form: Form, variant: int = 0) -> str:
     """The config file of this app; 1: after the deploy."""
-    models = form.variants[variant]
+    models = form.hosted(variant)
     pools: dict[str, list[str]] = {}
     for model in models:
         pools.setdefault(model.pool, []).append(model.name)
-    names = ", ".join(f'"{model.name}"' for model in models)
+    names = ", ".join(f'"{model.name}"' for model in form.variants[variant])
     lines = [
         "[app]",
         f'name = "{APP}"',
@@ -73,6 +75,11 @@ def config_of(form: Form, variant: int = 0) -> str:
         f"decide_early = {str(form.decide_early).lower()}",
     ]
     lines += [f"default = {DEFAULT}"] if form.has_default else []
+    if form.second is not None:
+        lines += [f'second_opinion = "{form.second.name}"', 'below_threshold = "second_opinion"']
+        lines += ["confidence_threshold = 0.7", 'confidence = { of = "probability" }']
+    if form.baseline:
+        lines += [f'freeze = {{ baseline = "{form.baseline}", confidence = 0.5, stretch_outcomes = 100 }}']
     if form.keyed:
         keyed = f"keyed = true, forget_after_ms = {form.forget_after_ms}"
         lines += [f'contexts = {{ source = "key", pooling = 3.0, {keyed} }}']
@@ -87,15 +94,17 @@ def settings_of(form: Form, variant: int = 0) -> Settings:
 def models_of(form: Form, variant: int = 0) -> dict[str, dict[str, SimulatedModel]]:
     """Pool -> model id -> model."""
     pools: dict[str, dict[str, SimulatedModel]] = {}
-    for model in form.variants[variant]:
+    for model in form.hosted(variant):
         model_id = f"{model.name}@{model.version}"
         pools.setdefault(model.pool, {})[model_id] = SimulatedModel(
             model=model_id,
             number=2 * NAMES.index(model.name) + int(model.version) % 2,
             numeric=form.combine == "mean",
-            probabilities=form.combine == "mean_probability",
+            probabilities=form.combine == "mean_probability" or form.second is not None,
             a_ms=model.a_ms,
             b_ms=model.b_ms,
+            poor=model.poor,
+            doubts=form.second is not None and model is not form.second,
         )
     return pools
 
@@ -103,7 +112,6 @@ def models_of(form: Form, variant: int = 0) -> dict[str, dict[str, SimulatedMode
 def topics(form: Form) -> tuple[Topics, dict[str, int], tuple[str, ...]]:
     """Names, partitions by name, those that are compacted."""
     names = topics_of(APP)
-    models = f"{APP}.models.v1"
     every = [
         names.requests,
         names.answers,
@@ -114,9 +122,9 @@ def topics(form: Form) -> tuple[Topics, dict[str, int], tuple[str, ...]]:
         names.policy,
         names.contexts,
         names.dlq,
-        models,
+        MODELS,
     ]
-    return names, dict.fromkeys(every, form.partitions), (names.policy, names.contexts, models)
+    return names, dict.fromkeys(every, form.partitions), (names.policy, names.contexts, MODELS)
 
 
 _Headers = list[tuple[str, bytes | None]]

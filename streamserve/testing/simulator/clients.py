@@ -44,6 +44,8 @@ class _Reading:
         self._parked: tuple[asyncio.Future[list[Chunk]], int] | None = None
         self._coming = False
         """An answer to the parked fetch is on its way."""
+        self._looks_at = 0.0
+        """When what is read late is looked at again."""
 
     async def fetch(self, *, max_records: int, timeout_ms: int) -> list[Chunk]:
         loop = self._node.machine.loop
@@ -64,6 +66,8 @@ class _Reading:
             return
         log = self._node.log
         reading = [at for at in self._positions if at not in self._paused]
+        if self._node.follows_late:
+            reading = self._not_late(reading)
         if any(log.readable(at, self._positions[at], self._committed_only) for at in reading):
             self._coming = True
             log.world.after(self._node.delay(FETCH_MS, _SLOW_FETCHES), self._deliver)
@@ -72,6 +76,17 @@ class _Reading:
             watchers = log.partition(at).watchers
             if self._look not in watchers:
                 watchers.append(self._look)
+
+    def _not_late(self, reading: list[At]) -> list[At]:
+        """Those that are not read late now; the others are looked at when that is over."""
+        late, world = self._node.follows_late, self._node.log.world
+        until = max((late.get(at.topic, 0.0) for at in reading), default=0.0)
+        if until <= world.now:
+            return reading
+        if self._looks_at < until:
+            self._looks_at = until
+            world.at(until, self._look)
+        return [at for at in reading if late.get(at.topic, 0.0) <= world.now]
 
     def _deliver(self) -> None:
         log = self._node.log
@@ -92,7 +107,7 @@ class _Reading:
         chunks: list[Chunk] = []
         log = self._node.log
         for at in sorted(self._positions):
-            if at in self._paused or most <= 0:
+            if at in self._paused or most <= 0 or self._node.follows_late.get(at.topic, 0.0) > log.world.now:
                 continue
             position = self._positions[at]
             chunk = log.chunk(at, position, most, self._committed_only)

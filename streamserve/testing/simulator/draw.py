@@ -17,6 +17,8 @@ _SHORT_WINDOW_MS = 2_000
 MALFORMED = ("empty", "not_json", "shape", "large", "route", "deadline", "header", "form")
 _OUTAGES, _STATIC, _LEADERS = 0.25, 0.35, 0.4
 _KEYED = 0.4
+_FREEZES, _SECOND, _SLOW_FOLLOWERS = 0.5, 0.8, 0.42
+_MORE_FEEDBACK = 0.06
 _SHORT_MS = 1_000
 _DEADLINES = (50, 150, 400, 1_000, 3_000)
 
@@ -28,7 +30,70 @@ def draw(seed: int, requests: int = REQUESTS) -> Plan:
     plan = _with_static_members(random.Random(f"static {seed}"), plan)
     plan = _with_outage(random.Random(f"outage {seed}"), plan)
     plan = _with_lost_leaders(random.Random(f"cluster {seed}"), plan)
-    return _with_keys(random.Random(f"keys {seed}"), plan)
+    plan = _with_keys(random.Random(f"keys {seed}"), plan)
+    plan = _with_freezes(random.Random(f"freeze {seed}"), plan)
+    plan = _with_second_opinions(random.Random(f"second {seed}"), plan)
+    return _with_slow_followers(random.Random(f"follower {seed}"), plan)
+
+
+def _with_freezes(rng: random.Random, plan: Plan) -> Plan:
+    """In some plans with labels one model is always wrong, feedback comes more often, and who is worse is frozen."""
+    form = plan.form
+    if not _compares(form) or rng.random() > _FREEZES:
+        return plan
+    poor, baseline = rng.sample(range(len(form.models)), 2)
+    models = tuple(model._replace(poor=i == poor) for i, model in enumerate(form.models))
+    bursts = tuple(
+        burst._replace(
+            asks=tuple(
+                ask._replace(feedback=FeedbackAsk("label", rng.random() * 200))
+                if ask.kind == "good" and ask.feedback is None and rng.random() < _MORE_FEEDBACK
+                else ask
+                for ask in burst.asks
+            )
+        )
+        for burst in plan.bursts
+    )
+    return replace(plan, form=replace(form, models=models, baseline=form.models[baseline].name), bursts=bursts)
+
+
+def _with_second_opinions(rng: random.Random, plan: Plan) -> Plan:
+    """In some plans of a policy that asks one model a further one is asked where that is not sure. All models are in
+    one pool then."""
+    form = plan.form
+    if not _compares(form) or form.policy != "exp3" or form.baseline or rng.random() > _SECOND:
+        return plan
+    pool = form.models[0].pool
+    models = tuple(model._replace(pool=pool) for model in form.models)
+    second = ModelForm(
+        name=NAMES[len(models)], version="1", pool=pool, a_ms=rng.choice((2.0, 8.0, 40.0)), b_ms=rng.choice((0.2, 0.8))
+    )
+    processes = tuple(process for process in form.processes if process.pool in ("", pool))
+    kept = {"", *(process.name for process in processes)}
+    faults = tuple(
+        fault._replace(model=f"{second.name}@{second.version}")
+        if fault.kind == "model" and rng.random() < 0.6
+        else fault
+        for fault in plan.faults
+        if fault.process in kept
+    )
+    return replace(plan, form=replace(form, models=models, processes=processes, second=second), faults=faults)
+
+
+def _compares(form: Form) -> bool:
+    """Whether labels teach its policy of models that stay, in one state for all."""
+    return form.policy != "static" and form.combine != "mean" and not form.deployed and not form.keyed
+
+
+def _with_slow_followers(rng: random.Random, plan: Plan) -> Plan:
+    """Where a policy learns: in some plans a process reads late what others have learnt."""
+    if plan.form.policy == "static" or rng.random() > _SLOW_FOLLOWERS:
+        return plan
+    slow = [
+        Fault(rng.random() * LOAD_MS, "follower", rng.choice(plan.form.processes).name, rng.choice((400, 1_500, 3_000)))
+        for _ in range(rng.choice((1, 2, 3)))
+    ]
+    return replace(plan, faults=tuple(sorted((*plan.faults, *slow))))
 
 
 def _with_keys(rng: random.Random, plan: Plan) -> Plan:

@@ -53,6 +53,12 @@ class Terminal(NamedTuple):
         return tuple(chosen.split(",")) if chosen else ()
 
     @property
+    def second(self) -> str | None:
+        """The model that was asked for a second opinion."""
+        said = self.value.parameters.second_opinion
+        return said if isinstance(said, str) else None
+
+    @property
     def lacking(self) -> dict[str, str]:
         """Chosen members without an answer in it, and why."""
         missing = self.value.parameters.missing

@@ -15,6 +15,10 @@ from streamserve.testing.simulator.invariants_learning import (
     feedback_is_joined_once,
     the_state_is_that_of_no_crash,
 )
+from streamserve.testing.simulator.invariants_models import (
+    a_second_opinion_counts_where_it_came,
+    frozen_models_are_not_asked,
+)
 from streamserve.testing.simulator.invariants_split import (
     a_take_over_uses_the_log,
     commits_of_pools,
@@ -236,7 +240,8 @@ def _judge_members(evidence: Evidence, request: Request, terminal: Terminal, ver
     label = given.get("label")
     said: list[list[object]] = []
     absent = terminal.absent
-    for model in terminal.chosen:
+    second = terminal.second
+    for model in (*terminal.chosen, *(() if second is None else (second,))):
         if model in absent:
             continue
         verdict.premise += 1
@@ -300,6 +305,8 @@ INVARIANTS = tuple(
         a_take_over_uses_the_log,
         the_first_answer_counts,
         choices_follow_the_epochs,
+        frozen_models_are_not_asked,
+        a_second_opinion_counts_where_it_came,
         feedback_is_joined_once,
         the_state_is_that_of_no_crash,
     )

@@ -33,6 +33,10 @@ class SimulatedModel:
     probabilities: bool
     a_ms: float
     b_ms: float
+    poor: bool = False
+    """Always wrong."""
+    doubts: bool = False
+    """Unsure of every third input, and wrong with every second of these."""
 
     def sample(self) -> AnyArray | None:
         return np.zeros((1, 2))
@@ -42,10 +46,15 @@ class SimulatedModel:
         if self.numeric:
             return Outputs(labels=numbers_of(inputs, self.number))
         labels = classes_of(inputs, self.number)
+        if self.poor:
+            labels = _OWN + 10 * self.number + (inputs + 1) % CLASSES
+        if self.doubts:
+            labels = np.where(inputs % 6 == 0, inputs + 1, inputs) % CLASSES
         if not self.probabilities:
             return Outputs(labels=labels)
-        shares: F64 = np.full((len(labels), CLASSES), 0.1)
-        shares[np.arange(len(labels)), labels % CLASSES] = 0.6
+        highest: F64 = np.where(inputs % 3 == 0, 0.52, 0.92) if self.doubts else np.full(len(labels), 0.6)
+        shares: F64 = np.repeat((1.0 - highest) / (CLASSES - 1), CLASSES).reshape(-1, CLASSES)
+        shares[np.arange(len(labels)), labels % CLASSES] = highest
         return Outputs(labels=labels % CLASSES, probabilities=shares)
 
     def close(self) -> None:

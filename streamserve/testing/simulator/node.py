@@ -31,6 +31,8 @@ class Node:
     transactions: TransactionCoordinator | None = None
     """Where delivery is exactly once."""
     effects: Effects = field(default_factory=Effects)
+    follows_late: dict[str, float] = field(default_factory=dict)
+    """Topic -> until when nothing more of it is read."""
     hands_over: Callable[[], bool] = lambda: False
     """Asked when it stops, whether another joins at once under the same name."""
 

@@ -54,7 +54,8 @@ class Fault(NamedTuple):
     needs any more is deleted), `delete` (requests of partition `point`, read or not: `number` of a hundred), `deploy`
     (every process restarted with `Form.deployed`, one each `for_ms`), `outage` (whoever writes terminal records is
     gone; `point` "all": everybody), `leader` (broker `number` dies,
-    and is fenced after `for_ms`; `point` "append": whichever leads what is written to next, before it says so).
+    and is fenced after `for_ms`; `point` "append": whichever leads what is written to next, before it says so),
+    `follower` (what is new of learnt states and models reaches the process `for_ms` late).
     """
 
     at_ms: float
@@ -73,6 +74,8 @@ class ModelForm(NamedTuple):
     a_ms: float
     b_ms: float
     batching: str = "auto"
+    poor: bool = False
+    """Its answers are always wrong."""
 
 
 class Process(NamedTuple):
@@ -117,6 +120,10 @@ class Form:
     """A learnt state for each record key, too."""
     forget_after_ms: int = 86_400_000
     """Of these."""
+    baseline: str = ""
+    """A model with which the others are compared, to be frozen; empty: none is."""
+    second: ModelForm | None = None
+    """Asked for second opinions where the answer of one model is not sure enough."""
 
     @property
     def keys(self) -> int:
@@ -127,6 +134,10 @@ class Form:
     def variants(self) -> tuple[tuple[ModelForm, ...], ...]:
         """The route's models, before and after the deploy."""
         return (self.models, self.deployed) if self.deployed else (self.models,)
+
+    def hosted(self, variant: int) -> tuple[ModelForm, ...]:
+        """All that pools host, before and after the deploy."""
+        return self.variants[variant] if self.second is None else (*self.variants[variant], self.second)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

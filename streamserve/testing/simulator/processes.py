@@ -134,6 +134,7 @@ class SimulatedProcess:
         self.services: list[RoleService] = []
         self.connections: SimulatedConnections | None = None
         self.effects = Effects()
+        self._node: Node | None = None
         self.lives = 0
         self._variant = 0
         self.variant = 0
@@ -187,6 +188,7 @@ class SimulatedProcess:
             hands_over=lambda: self._hands_over and self.machine is machine,
         )
         self.effects = effects
+        self._node = node
         self.connections = SimulatedConnections(node)
         app = app_of(settings, self.connections, _EPOCHS_RETENTION_MS)
         self.services = self._services(app, machine)
@@ -275,6 +277,13 @@ class SimulatedProcess:
             machine.loop.call_soon(service.request_stop)
         return True
 
+    def follow_late(self, topics: Iterable[str], for_ms: float) -> bool:
+        """It reads nothing more of these topics for so long; False where it is not there."""
+        if self._node is None or not self.alive:
+            return False
+        self._node.follows_late.update(dict.fromkeys(topics, self._env.world.now + for_ms))
+        return True
+
     @property
     def idle(self) -> bool:
         """Nothing is open in it; also true of one that is not there."""
@@ -305,4 +314,4 @@ class SimulatedProcess:
         """Let go of what its lives were made of."""
         self.graves.clear()
         self.services.clear()
-        self.machine = self.connections = None
+        self.machine = self.connections = self._node = None

@@ -41,6 +41,7 @@ FAULTS = (
     "outage",
     "old requests passed over",
     "slow answer",
+    "learnt states read late",
     "fetch of a prefix",
     "machine with another clock",
     *(f"send {fate}" for fate in SEND_FATES),

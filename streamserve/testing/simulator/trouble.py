@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from streamserve.core.stages.join_partition import number_in
 from streamserve.kafka.ports import At
-from streamserve.testing.simulator.app import APP
+from streamserve.testing.simulator.app import APP, MODELS
 from streamserve.testing.simulator.plan import Fault
 from streamserve.testing.simulator.processes import SimulatedProcess
 
@@ -60,7 +60,7 @@ class Trouble:
             self._simulation.slow(self._world.now, self._world.now + fault.for_ms + 600)
             self._simulation.seen.leaderless.append((self._world.now, self._world.now + fault.for_ms + _SEEN_MS))
 
-    def _happen_to(self, process: SimulatedProcess, fault: Fault) -> None:
+    def _happen_to(self, process: SimulatedProcess, fault: Fault) -> None:  # noqa: PLR0912  (one a kind)
         world, simulation = self._world, self._simulation
         session_ms = simulation.plan.form.session_ms
         match fault.kind:
@@ -95,6 +95,10 @@ class Trouble:
                 process.effects.commit_fates.extend([fault.point] * fault.number)
             case "model":
                 self._break_model(process, fault)
+            case "follower":
+                if process.follow_late((simulation.topics.epochs, MODELS), fault.for_ms):
+                    simulation.count("learnt states read late")
+                    simulation.told(process.form.name, f"reads learnt states {fault.for_ms:.0f} ms late")
 
     def _outage(self, fault: Fault) -> None:
         """Whoever writes terminal records is killed, and comes back when most of them are late."""

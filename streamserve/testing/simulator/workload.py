@@ -204,6 +204,11 @@ def form_words(form: Form) -> str:
     if form.deployed:
         models += "; after the deploy " + ", ".join(f"{m.name}@{m.version} in {m.pool}" for m in form.deployed)
     once = ("exactly once, " if form.exactly_once else "") + ("static members, " if form.static else "")
+    if form.second is not None:
+        models += f"; {form.second.name} in {form.second.pool} for second opinions"
+    if form.baseline:
+        poor = ", ".join(model.name for model in form.models if model.poor)
+        models += f"; compared with {form.baseline}, {poor} is poor"
     kind = "fused" if form.fused else "split"
     return (
         f"{kind}, {once}{form.partitions} partitions, {form.policy}, combine {form.combine}, input {form.input}, "

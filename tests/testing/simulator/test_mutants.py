@@ -36,7 +36,7 @@ FOUND = {
     "no-fence": 11,
     "undecided-requests-read": 0,
     "lease-outlives-a-loss": 4,
-    "late-states-take-over": 674,
+    "late-states-take-over": 839,
     "unknown-versions-forgotten": 125,
     "markers-not-awaited": 288,
     "looked-up-before-the-fence": 88,
@@ -44,6 +44,10 @@ FOUND = {
     "skipped-range-forgotten": 5,
     "fresh-ones-passed-over": 27,
     "keyed-states-not-read": 67,
+    "never-stale": 53,
+    "freeze-forgotten": 30,
+    "first-answer-kept": 13,
+    "second-opinion-awaited-too-long": 568,
 }
 BEFORE, BEHIND = 1, 20
 FAR = 2_000
