@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamserve.cli import plan_store
+from streamserve.cli.numbers import MOST, finite
 from streamserve.cli.plan_place import place
 from streamserve.cli.plan_rows import read_labelled, read_rows
 from streamserve.errors import PlanDiffers
@@ -180,8 +181,8 @@ def learn(  # noqa: PLR0917  (typer: options)
     packed: Packed,
     labelled: Annotated[Path, typer.Option("--rows", help='JSON lines `{"text": "...", "label": ...}`, in order.')],
     out: Annotated[Path, typer.Option("-o", "--out", help="The `.plan` file to write.")],
-    rate: Annotated[float, typer.Option(min=0, help="How far one row moves the weights.")] = 0.5,
-    passes: Annotated[int, typer.Option(min=1, help="How often all rows are gone through.")] = 1,
+    rate: Annotated[float, typer.Option(min=0, callback=finite, help="How far one row moves the weights.")] = 0.5,
+    passes: Annotated[int, typer.Option(min=1, max=MOST, help="How often all rows are gone through.")] = 1,
     store: plan_store.Folder = None,
     thin: Annotated[bool, typer.Option("--thin", help="Without the arrays, which this machine's store has.")] = False,
 ) -> None:

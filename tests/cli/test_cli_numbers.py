@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
+from typer.models import OptionInfo
 
 from streamserve.cli.entry import COMMANDS, run
 
@@ -33,10 +34,24 @@ def functions() -> Iterator[tuple[tuple[str, ...], Any]]:
             yield (name,), target
 
 
+def words_of(name: str, hint: Any) -> list[str]:
+    """A required argument or option, given."""
+    told = getattr(hint, "__metadata__", (None,))[0]
+    if not isinstance(told, OptionInfo):
+        return ["nowhere.toml"]
+    return [told.default if isinstance(told.default, str) else f"--{name}", "nowhere.toml"]
+
+
 def number_options() -> Iterator[Any]:
     for path, function in functions():
-        required = [name for name, one in inspect.signature(function).parameters.items() if one.default is one.empty]
-        for name, hint in get_type_hints(function, include_extras=True).items():
+        hints = get_type_hints(function, include_extras=True)
+        required = [
+            word
+            for name, one in inspect.signature(function).parameters.items()
+            if one.default is one.empty
+            for word in words_of(name, hints[name])
+        ]
+        for name, hint in hints.items():
             types = [get_args(hint)[0], *get_args(get_args(hint)[0])] if get_args(hint) else []
             for kind in NEVER.keys() & set(types):
                 # Within `Annotated` an option's own name is where its default would be.
@@ -70,7 +85,7 @@ def test_a_number_of_no_use_is_refused(
         values.append(HUGE)
     for value in values:
         with pytest.raises(SystemExit) as left:
-            run([*path, *("nowhere.toml" for _ in required), option, value])
+            run([*path, *required, option, value])
         err = capfd.readouterr().err
         assert left.value.code == 2, value
         assert f"'{option}'" in err, (value, err)
