@@ -1,4 +1,4 @@
-"""How well and how fast the policies learn: `python -m benchmarks.learning [--only SECTION] [--seeds N]`, no broker.
+"""How well and how fast the policies learn: `python -m benchmarks.learning [--only SECTION]`.
 
 Sections: `failure` (MNIST, the best of five models fails for a while), `confidence` (of an ensemble's answers there),
 `cascade` (a second opinion where a quick model is not sure), `clipper` (the published rules on a stream like theirs),
@@ -22,7 +22,7 @@ from benchmarks.figures import Figure
 from benchmarks.learning_cascade import cascade
 from benchmarks.learning_contexts import contexts
 from benchmarks.learning_keyed import keyed
-from benchmarks.learning_quality import clipper, confidence, failure
+from benchmarks.learning_quality import LEARNING, clipper, confidence, failure
 from benchmarks.learning_speed import draws, speed
 from benchmarks.results import append_csv
 
@@ -40,6 +40,7 @@ SECTIONS: dict[str, Callable[[int], Iterator[Figure]]] = {
     "contexts": contexts,
     "keyed": keyed,
 }
+_BY_POLICY = {"failure": failure, "clipper": clipper}
 
 
 def _table(figures: list[Figure]) -> Table:
@@ -54,14 +55,24 @@ def _table(figures: list[Figure]) -> Table:
     return table
 
 
+def _figures(section: str | None, seeds: int, policy: str | None) -> list[Figure]:
+    if policy is not None:
+        chosen = [section] if section else list(_BY_POLICY)
+        return [figure for name in chosen for figure in _BY_POLICY[name](seeds, (policy,))]
+    names = [section] if section else list(SECTIONS)
+    return [figure for name in names for figure in SECTIONS[name](seeds)]
+
+
 def main() -> int:
     """The command line; 1 where a number is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=sorted(SECTIONS))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--policy", choices=LEARNING, help="sections `failure` and `clipper` of this one alone")
     options = parser.parse_args()
-    names = [options.only] if options.only else list(SECTIONS)
-    figures = [figure for name in names for figure in SECTIONS[name](options.seeds)]
+    if options.policy and options.only not in (None, *_BY_POLICY):
+        parser.error(f"--policy goes with the sections {', '.join(_BY_POLICY)}")
+    figures = _figures(options.only, options.seeds, options.policy)
     Console(width=120).print(_table(figures))
     described = machine.describe(REPOSITORY, machine.Cores(ours=None, peer=None))
     rows = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,7 +21,7 @@ from streamserve.core.selection.registry import POLICIES
 from streamserve.testing.policy_checks import outcome_of
 
 #: Without those whose choice depends on features: this stream has none.
-_LEARNING = [name for name in POLICIES if name not in ("static", "ab", "linucb", "squarecb")]
+LEARNING = [name for name in POLICIES if name not in ("static", "ab", "linucb", "squarecb")]
 _AFTER = 500
 _JUST_BROKEN = slice(FAILS_AT, FAILS_AT + 100)
 
@@ -57,7 +57,8 @@ def _points(wrong: F64, stream: Stream) -> float:
     return 100.0 * float(wrong.mean() - stream.oracle.mean())
 
 
-def failure(seeds: int) -> Iterator[Figure]:
+def failure(seeds: int, policies: Sequence[str] = ()) -> Iterator[Figure]:
+    """`policies`: these alone; empty: all."""
     answers = failure_stream.answers()
     for name, accuracy in zip((*MODELS, f"{MODELS[0]} broken"), answers.accuracies, strict=True):
         yield Figure(section="failure", what=f"accuracy of {name}", values=(accuracy,))
@@ -65,13 +66,14 @@ def failure(seeds: int) -> Iterator[Figure]:
     oracle = [100.0 * float(stream.oracle.mean()) for stream in streams]
     yield Figure(section="failure", what="error of the switching oracle, %", values=tuple(oracle))
     limits = {"stack": -0.5, "hedge": 0.3, "leader": 0.86, "exp3": 1.0, "exp3ix": None, "exp4": 1.0}
-    for name in _LEARNING:
+    for name in policies or LEARNING:
         played = [_played(name, stream, seed) for seed, stream in enumerate(streams)]
         rule = "log_probability" if name == "stack" else "mean_probability"
         wrong = [_wrong(stream, one, rule=rule) for stream, one in zip(streams, played, strict=True)]
         yield from _judged(name, limits.get(name), streams, played, wrong)
-    yield from _delayed(seeds)
-    yield from _missing(streams)
+    yield from _delayed(seeds, policies)
+    if not policies or "hedge" in policies:
+        yield from _missing(streams)
 
 
 def _judged(
@@ -102,10 +104,12 @@ def _judged(
         )
 
 
-def _delayed(seeds: int) -> Iterator[Figure]:
+def _delayed(seeds: int, policies: Sequence[str]) -> Iterator[Figure]:
     """Labels 100 queries late, and states published every 100 outcomes: pseudo-regret on five Bernoulli models."""
     runs = [failure_stream.bernoulli(seed) for seed in range(seeds)]
     for name, most in (("hedge", 1.6), ("exp3ix", 1.3)):
+        if policies and name not in policies:
+            continue
 
         def regret(delay: int, every: int, name: str = name) -> tuple[float, ...]:
             return tuple(
@@ -282,7 +286,8 @@ def _sets(tracking: QuantileTracking, mixed: F64, stream: Stream) -> tuple[F64, 
 # -- clipper -----
 
 
-def clipper(seeds: int, trials: int = 50) -> Iterator[Figure]:
+def clipper(seeds: int, policies: Sequence[str] = (), trials: int = 50) -> Iterator[Figure]:
+    """`policies`: these alone; empty: all."""
     del seeds  # this experiment has a number of trials of its own
     sound = published_rules.trials(10, 77, fails=False)
     yield Figure(section="clipper", what="error of the majority vote", values=(published_rules.majority_error(sound),))
@@ -302,6 +307,8 @@ def clipper(seeds: int, trials: int = 50) -> Iterator[Figure]:
         )
     models = tuple(f"m{place}@1" for place in range(len(published_rules.ERRORS)))
     for name, against in (("hedge", "exp4"), ("leader", "exp3"), ("exp3", "exp3"), ("exp3ix", "exp3")):
+        if policies and name not in policies:
+            continue
         errors, shares = [], []
         for trial, losses in enumerate(found.losses):
             played = play(POLICIES[name](), models, losses, trial)

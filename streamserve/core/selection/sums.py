@@ -70,17 +70,17 @@ def pooled_losses(states: Sequence[LossSums], strength: float, half_life_events:
     less than `strength` outcomes counts for no more than these.
     """
     last = states[-1]
-    sums, weight = list(states[0].losses), _events_held(states[0], half_life_events)
+    sums, weight = list(states[0].losses), events_held(states[0], half_life_events)
     for state in states[1:]:
         counted = min(strength, weight)
         means = [loss / weight if weight > 0.0 else 0.0 for loss in sums]
         above = aligned(state, states[0].models).losses
         sums = [loss + counted * mean for loss, mean in zip(above, means, strict=True)]
-        weight = _events_held(state, half_life_events) + counted
+        weight = events_held(state, half_life_events) + counted
     return LossSums(models=states[0].models, losses=tuple(sums), events=last.events)
 
 
-def _events_held(state: LossSums, half_life_events: float | None) -> float:
+def events_held(state: LossSums, half_life_events: float | None) -> float:
     """How many outcomes the decayed sums stand for."""
     decay = decay_of(half_life_events)
     return float(state.events) if decay == 1.0 else (1.0 - decay**state.events) / (1.0 - decay)

@@ -19,9 +19,10 @@ from streamserve.core.selection.ab import AB
 from streamserve.core.selection.base import Policy, draw
 from streamserve.core.selection.beta import chances_of_being_largest
 from streamserve.core.selection.epsilon_greedy import EpsilonGreedy
-from streamserve.core.selection.exp3ix import Exp3IX
+from streamserve.core.selection.exp3ix import Exp3IX, implicit_exploration
 from streamserve.core.selection.leader import Leader
 from streamserve.core.selection.rewards import RewardSums, initial_rewards
+from streamserve.core.selection.sums import LossSums, events_held
 from streamserve.core.selection.thompson import Thompson
 from streamserve.core.selection.ucb import UCB
 from streamserve.testing.policy_checks import outcome_of
@@ -137,10 +138,18 @@ def test_epsilon_greedy_explores_with_exactly_epsilon() -> None:
     assert (tied.masks.tolist(), tied.probabilities.tolist()) == ([1, 2], [PROBABILITY_ONE // 2] * 2)
 
 
-def test_exp3ix_divides_by_the_logged_probability_and_half_of_eta() -> None:
-    policy = Exp3IX(eta=0.5, gamma=0.0, half_life_events=None)
-    state = policy.learn(policy.initial(("a", "b")), outcome_of({"a": 1.0}, chosen=("a",), probability=0.125))
-    assert state.losses == (1.0 / 0.375, 0.0)
+def test_exp3ix_divides_by_the_logged_probability_and_the_implicit_exploration_of_its_memory() -> None:
+    drawn = outcome_of({"a": 1.0}, chosen=("a",), probability=0.125)
+    for half_life, events, held in ((None, 0, 1.0), (None, 99, 100.0), (1.0, 10**6, 3.0)):
+        policy = Exp3IX(eta=0.5, gamma=0.0, half_life_events=half_life)
+        state = policy.learn(LossSums(models=("a", "b"), losses=(0.0, 0.0), events=events), drawn)
+        assert state.losses == (pytest.approx(1.0 / (0.125 + math.sqrt(math.log(3.0) / (4.0 * held)))), 0.0)
+
+
+def test_the_bias_of_exp3ix_is_far_below_its_losses_once_it_has_learnt() -> None:
+    """Of five models, as it comes: what is added to a probability is below a hundredth."""
+    held = events_held(LossSums(models=ABC, losses=(0.0,) * 3, events=20_000), Exp3IX().half_life_events)
+    assert 0.004 < implicit_exploration(5, held) < 0.01
 
 
 def test_ucb_tries_each_model_first_and_then_the_highest_bound() -> None:
