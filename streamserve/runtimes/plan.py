@@ -34,7 +34,8 @@ class PlanRuntime:
 
     Options: `store` (of a `.plan` file: the folder of its arrays; unset: the machine's own); `probabilities` (true):
     false asks for labels only. Of an estimator, not of a `.plan`: `allow_untested` (false): compile it although the
-    importers were not tested with its version of scikit-learn; `disable` (none): names of rules to leave out.
+    importers were not tested with its version of scikit-learn; `disable` (none): names of rules to leave out. Where
+    the spec says `precision = "f32"`, heads are narrowed once the plan is compared; what they are off by is logged.
     """
 
     precisions: ClassVar[tuple[str, ...]] = ("f64", "f32")

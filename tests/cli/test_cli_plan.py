@@ -115,6 +115,7 @@ def test_the_store(place: Path, tmp_path: Path) -> None:
     assert call("store", "rm", "abc", "--store", folder)[0] == 2
 
 
+@pytest.mark.slow
 def test_heads_in_float32(place: Path, tmp_path: Path) -> None:
     kept, pickle = ("--store", place / "s"), (place / "model.joblib", "--trust-pickle")
     code, said = call("pack", *pickle, "--f32", "-o", tmp_path / "narrow.plan", *kept)
@@ -135,6 +136,7 @@ def test_heads_in_float32(place: Path, tmp_path: Path) -> None:
     assert "labels that change" in said
 
 
+@pytest.mark.slow
 def test_a_head_is_learnt_further(place: Path, tmp_path: Path) -> None:
     rows, kept = tmp_path / "rows.jsonl", ("--store", place / "s")
     labels = [int(label) for label in joblib.load(place / "model.joblib").predict(DOCUMENTS)]
