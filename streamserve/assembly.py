@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import fields
+from hashlib import blake2b
+from typing import Any
+
+from pydantic import ValidationError
 
 from streamserve.bodyfield import BodyField
 from streamserve.core.bounds import Bounds
@@ -21,7 +27,7 @@ from streamserve.core.selection.second import WithSecond
 from streamserve.errors import ConfigError
 from streamserve.runtimes import ModelSpec
 from streamserve.runtimes.isolation import Limits
-from streamserve.settings import ModelSettings, RouteSettings, Settings
+from streamserve.settings import ModelSettings, PoolSettings, RouteSettings, Settings
 from streamserve.settings.models import ContextSettings
 from streamserve.settings.plugins import added_policy
 from streamserve.settings.policies import PolicySettings
@@ -59,7 +65,7 @@ def model_rules(settings: Settings, pool: str) -> dict[str, ModelRules]:
     """
     names = _hosted(settings, pool)
     share = settings.pools[pool].cache_bytes // len(names)
-    return {settings.model_id(name): _model_rules(settings, name, share) for name in names}
+    return {settings.model_id(name): model_rules_of(settings, name, share) for name in names}
 
 
 def make_policy(chosen: PolicySettings) -> Policy:
@@ -101,6 +107,8 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
     return Route(
         name=name,
         models=models,
+        pools=tuple(_pool_of(settings, model) for model in models),
+        fingerprint=_fingerprint(settings, name, models),
         policy=policy,
         combine=route.combine,
         deadline_ms=route.deadline_ms,
@@ -117,6 +125,40 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
         second=second,
         contexts=None if route.contexts is None else _context_rule(route.contexts, policy),
     )
+
+
+def _pool_of(settings: Settings, model: str) -> str:
+    """The pool that hosts this model id."""
+    return next(
+        pool for pool, hosted in settings.pools.items() for name in hosted.models if settings.model_id(name) == model
+    )
+
+
+def _fingerprint(settings: Settings, name: str, models: tuple[str, ...]) -> str:
+    """Equal where two configs say the same of a route."""
+    heirs = {model: [heir.of, heir.share] for model, heir in _heirs(settings, settings.routes[name]).items()}
+    said = settings.routes[name].model_dump(mode="json", exclude_unset=True)
+    whole = [said, models, [_pool_of(settings, model) for model in models], heirs]
+    return blake2b(json.dumps(whole, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def sections_of(settings: Settings) -> dict[str, dict[str, Any]]:
+    """What can change in a running app: `models`, `pools` and `routes`, as plain JSON values."""
+    return settings.model_dump(mode="json", include={"models", "pools", "routes"}, exclude_unset=True)
+
+
+def with_sections(settings: Settings, sections: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """The same app with other models, pools and routes. Raises ConfigError where this code cannot read them."""
+    try:
+        return settings.model_copy(
+            update={
+                "models": {name: ModelSettings.model_validate(one) for name, one in sections["models"].items()},
+                "pools": {name: PoolSettings.model_validate(one) for name, one in sections["pools"].items()},
+                "routes": {name: RouteSettings.model_validate(one) for name, one in sections["routes"].items()},
+            }
+        )
+    except ValidationError as error:
+        raise ConfigError(f"a config in the log cannot be read by this release: {error}") from error
 
 
 def _heirs(settings: Settings, route: RouteSettings) -> dict[str, Heir]:
@@ -167,7 +209,8 @@ def _limits(model: ModelSettings) -> Limits:
     return Limits(**{field.name: getattr(model, field.name) for field in fields(Limits)})
 
 
-def _model_rules(settings: Settings, name: str, cache_bytes: int) -> ModelRules:
+def model_rules_of(settings: Settings, name: str, cache_bytes: int) -> ModelRules:
+    """How one model is run, with so much memory for what it has answered."""
     model = settings.models[name]
     return ModelRules(
         model=settings.model_id(name),

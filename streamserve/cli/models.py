@@ -1,4 +1,4 @@
-"""`streamserve models`: the kill switch. One record switches a model off in every role; another switches it on."""
+"""`streamserve models`: models of a running app switched off and on, and a config put in force without a restart."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from streamserve.assembly import app_rules
 from streamserve.cli.targeting import AsJson, Servers, run
 from streamserve.client.connection import KafkaLog
+from streamserve.client.deploying import deploy as deploy_config
 from streamserve.client.scanning import scanning
 from streamserve.client.standing import Standing, standings
 from streamserve.client.switching import check_model, switch
@@ -20,7 +21,7 @@ from streamserve.client.targets import target_of_config
 from streamserve.settings import load_settings
 
 app = typer.Typer(
-    help="How models stand; switch one off at once, without a restart, and on again.", no_args_is_help=True
+    help="How models stand; switch one off at once, deploy others: without a restart.", no_args_is_help=True
 )
 
 Config = Annotated[Path, typer.Argument(help="The app's config, a TOML file.")]
@@ -60,6 +61,38 @@ def standing_words(one: Standing) -> str:
 
 def _time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+@app.command()
+def deploy(
+    config: Config,
+    wait_ms: Annotated[int, typer.Option("--wait-ms", min=1, help="For the pools to load what is new.")] = 120_000,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", help="`POOL/INSTANCE` that is gone for good and not waited for; may be repeated."),
+    ] = None,
+    bootstrap_servers: Servers = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put the config's models, pools' models and routes in force in the running app: no restart, no failed request.
+
+    Pools load what is new while they serve; when each of their processes has it, one record puts the routes in force,
+    for requests from four times `epoch_delay_ms` (1 s) after it, in every role. What cannot change while the app runs
+    is refused, as is a model that cannot be loaded; nothing has changed then. To go back, deploy the old config.
+    """
+    settings = load_settings(config)
+    target = target_of_config(config, bootstrap_servers)
+    log = KafkaLog(target.bootstrap_servers, target.security)
+    done = run(deploy_config(log, settings, wait_ms=wait_ms, without=without or ()))
+    if as_json:
+        typer.echo(json.dumps(asdict(done)))
+        return
+    if not done.changes:
+        typer.echo("Nothing changes: the app runs with these models and routes.")
+        return
+    for words in done.changes:
+        typer.echo(words)
+    typer.echo(f"Config {done.number} is in force for requests since {_time(done.in_force_ms)}.")
 
 
 @app.command()

@@ -6,18 +6,31 @@ Worker and aggregator both admit every request and, being pure, reach the same r
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from streamserve.core.contexts import GLOBAL
 from streamserve.core.epochs import EpochTable
 from streamserve.core.fast import distinct, every, indices, some
-from streamserve.core.messages import I64, INITIAL_EPOCH, PROBABILITY_ONE, U64, Choice, Flags, Headers, Requests
+from streamserve.core.messages import (
+    I64,
+    INITIAL_EPOCH,
+    PROBABILITY_ONE,
+    U64,
+    AnyArray,
+    Choice,
+    Flags,
+    Headers,
+    Requests,
+)
 from streamserve.core.reasons import Reason
+from streamserve.core.route_versions import Period
 from streamserve.core.routes import AppRules
 from streamserve.core.selection.base import is_sticky, sticky_places
+from streamserve.core.slicing import take_requests
 
 _ROUTE, _MODEL, _BUDGET, _PRIORITY = "ss-route", "mlserver-model", "ss-deadline-ms", "ss-priority"
 _WITHOUT = "ss-without"
@@ -28,6 +41,8 @@ MOST_PRIORITY = 9
 #: Headers that differ from request to request.
 _OWN_HEADERS = frozenset({"ce_id", "traceparent", "ce_time", "tracestate", "ce_traceparent", "ce_tracestate"})
 _MEMO_LIMIT = 4096
+#: Whose headers are remembered; requests are of the newest one or two.
+_MOST_PERIODS = 8
 _MOST_DIGITS = 20
 #: Python would also take 1_0 and the digits of other scripts.
 _WHOLE = re.compile("[+-]?[0-9]{1,3}")
@@ -38,7 +53,7 @@ class Admitted:
     """Columns of n requests."""
 
     route: I64
-    """Index in `AppRules.routes`; -1 where the request names none that exists."""
+    """Index in `EpochTable.routes`; -1 where the request names none that exists."""
     deadline_ms: I64
     priority: I64
     """`-MOST_PRIORITY` to `MOST_PRIORITY`; 0 where the request names none. The highest is shed last."""
@@ -72,16 +87,53 @@ class _Ask:
 
 
 class Admission:
-    """Parses headers and lets the epoch in force choose. Law: a function of the request and the known states alone."""
+    """Parses headers and lets the epoch in force choose, by the routes in force. Law: a function of the request and the
+    known states and routes alone."""
 
     def __init__(self, rules: AppRules, epochs: EpochTable) -> None:
         self._rules = rules
         self._epochs = epochs
-        self._routes = {route.name: index for index, route in enumerate(rules.routes)}
-        self._sticky = [is_sticky(route.policy) for route in rules.routes]
-        self._rule_of = [route.contexts for route in rules.routes]
+        self._by_period: dict[int, _PeriodAdmission] = {}
+        self._last: tuple[Requests, Admitted] | None = None
+
+    def admit(self, requests: Requests) -> Admitted:
+        """Columns of these requests. Asked twice in a row for the same ones (fused form), it answers from memory."""
+        if self._last is not None and self._last[0] is requests:
+            return self._last[1]
+        parts = self._epochs.routes.split(requests.append_ms)
+        if len(parts) == 1:
+            admitted = self._of(parts[0][0]).admit(requests)
+        else:
+            found = [
+                (rows, self._of(period).admit(take_requests(requests, rows)))
+                for period, rows in parts
+                if rows is not None
+            ]
+            admitted = _merged(len(requests), found)
+        self._last = (requests, admitted)
+        return admitted
+
+    def _of(self, period: Period) -> _PeriodAdmission:
+        found = self._by_period.get(period.offset)
+        if found is None:
+            if len(self._by_period) >= _MOST_PERIODS:
+                self._by_period.clear()
+            found = self._by_period[period.offset] = _PeriodAdmission(self._rules, self._epochs, period)
+        return found
+
+
+class _PeriodAdmission:
+    """Of requests for which the same routes are in force."""
+
+    def __init__(self, rules: AppRules, epochs: EpochTable, period: Period) -> None:
+        self._rules = rules
+        self._epochs = epochs
+        self._routes = period.names
+        self._route = {index: epochs.routes[index] for index in period.names.values()}
+        self._sticky = {index: is_sticky(route.policy) for index, route in self._route.items()}
+        self._rule_of = {index: route.contexts for index, route in self._route.items()}
         # An application may send a context to routes that have none, another one with each request.
-        by_header = any(rule is not None and rule.source == "header" for rule in self._rule_of)
+        by_header = any(rule is not None and rule.source == "header" for rule in self._rule_of.values())
         self._asking = _ASKING | {_CONTEXT} if by_header else _ASKING
         self._memo: dict[Headers, int] = {}
         self._asked: dict[Headers, int] = {}
@@ -91,17 +143,8 @@ class Admission:
         self._ask_mask = np.zeros(0, np.uint64)
         self._ask_priority = np.zeros(0, np.int64)
         self._ask_without = np.zeros(0, np.uint64)
-        self._last: tuple[Requests, Admitted] | None = None
 
     def admit(self, requests: Requests) -> Admitted:
-        """Columns of these requests. Asked twice in a row for the same ones (fused form), it answers from memory."""
-        if self._last is not None and self._last[0] is requests:
-            return self._last[1]
-        admitted = self._admit(requests)
-        self._last = (requests, admitted)
-        return admitted
-
-    def _admit(self, requests: Requests) -> Admitted:
         n = len(requests)
         ids: list[str | None] = [None] * n
         traces: list[bytes | None] = [None] * n
@@ -246,26 +289,25 @@ class Admission:
         return ask
 
     def _route_of(self, words: Mapping[str, str]) -> _Ask:
-        routes = self._rules.routes
         name = words.get(_ROUTE)
         if name is None:
             if _MODEL in words:
                 return self._by_model(words[_MODEL])
-            if len(routes) == 1:
-                return _Ask(route=0, budget_ms=routes[0].deadline_ms)
+            if len(self._route) == 1:
+                only, route = next(iter(self._route.items()))
+                return _Ask(route=only, budget_ms=route.deadline_ms)
             return self._refuse(-1, Reason.UNKNOWN_ROUTE, f"header ss-route is needed: one of {self._names()}")
         index = self._routes.get(name)
         if index is None:
             return self._refuse(-1, Reason.UNKNOWN_ROUTE, f"no route {name[:80]!r}; there is {self._names()}")
-        return _Ask(route=index, budget_ms=routes[index].deadline_ms)
+        return _Ask(route=index, budget_ms=self._route[index].deadline_ms)
 
     def _by_model(self, name: str) -> _Ask:
         """MLServer's header: a route, else one model that then answers alone."""
-        routes = self._rules.routes
         if name in self._routes:
             index = self._routes[name]
-            return _Ask(route=index, budget_ms=routes[index].deadline_ms)
-        for index, route in enumerate(routes):
+            return _Ask(route=index, budget_ms=self._route[index].deadline_ms)
+        for index, route in self._route.items():
             for bit, model in enumerate(route.models):
                 if name in (model, model.partition("@")[0]):
                     return _Ask(route=index, budget_ms=route.deadline_ms, mask=1 << bit)
@@ -288,7 +330,7 @@ class Admission:
 
     def _with_mask(self, ask: _Ask, text: str) -> _Ask:
         """Models that this request is not given to, by id or by name, with commas. What was named alone stays."""
-        models = self._rules.routes[ask.route].models
+        models = self._route[ask.route].models
         without = 0
         for name in filter(None, (part.strip() for part in text.split(","))):
             bits = [bit for bit, model in enumerate(models) if name in (model, model.partition("@")[0])]
@@ -315,3 +357,38 @@ class Admission:
 
     def _names(self) -> str:
         return ", ".join(self._routes)
+
+
+def _merged(n: int, parts: list[tuple[I64, Admitted]]) -> Admitted:
+    """One of several that are of these rows of n requests."""
+
+    def column(of: Callable[[Admitted], AnyArray]) -> Any:
+        whole = np.empty(n, of(parts[0][1]).dtype)
+        for rows, part in parts:
+            whole[rows] = of(part)
+        return whole
+
+    def entries(of: Callable[[Admitted], list[Any]]) -> list[Any]:
+        whole: list[Any] = [None] * n
+        for rows, part in parts:
+            for row, entry in zip(rows.tolist(), of(part), strict=True):
+                whole[row] = entry
+        return whole
+
+    return Admitted(
+        route=column(lambda part: part.route),
+        deadline_ms=column(lambda part: part.deadline_ms),
+        priority=column(lambda part: part.priority),
+        choice=Choice(
+            chosen=column(lambda part: part.choice.chosen),
+            probability=column(lambda part: part.choice.probability),
+            epoch=column(lambda part: part.choice.epoch),
+            stale=column(lambda part: part.choice.stale),
+        ),
+        forced=column(lambda part: part.forced),
+        without=column(lambda part: part.without),
+        ids=entries(lambda part: part.ids),
+        traces=entries(lambda part: part.traces),
+        errors={int(rows[i]): error for rows, part in parts for i, error in part.errors.items()},
+        contexts=entries(lambda part: part.contexts),
+    )

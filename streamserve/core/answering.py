@@ -4,7 +4,7 @@ Long since what becomes of a batch (whole, in parts, from the cache, halved) is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import I64, U8, AnyArray, Failure, Outputs
 from streamserve.core.outputs import alike, check_outputs, joined
 from streamserve.core.reasons import PRESENT, Missing, Reason
-from streamserve.core.routes import AppRules
+from streamserve.core.routes import AppRules, Route
 from streamserve.core.rows import ranges, starts_of
 from streamserve.core.table import Table
 
@@ -31,15 +31,21 @@ _COPIED = ("partition", "offset", "append_ms", "route", "chosen", "probability",
 class Answering:
     """Decides what runs next for a model, and what became of what ran."""
 
-    def __init__(self, rules: AppRules, table: Table, codecs: Mapping[str, InputCodec]) -> None:
-        self._rules = rules
+    def __init__(
+        self, rules: AppRules, routes: Sequence[Route], table: Table, codecs: Mapping[str, InputCodec]
+    ) -> None:
+        self._routes = routes
         self._table = table
-        self._inputs = InputRows(table, rules.routes, codecs)
+        self._inputs = InputRows(table, routes, codecs)
         self._next_batch = 0
         self._coalescing = Coalescing(rules.bounds.queue_requests)
 
     def fills(self) -> dict[str, Fill]:
         return self._coalescing.fills()
+
+    def forget(self, model: str) -> None:
+        """A model is hosted no more."""
+        self._coalescing.forget(model)
 
     # -- before the call -----------------------------------------------------------------------------------------
 
@@ -469,8 +475,33 @@ class Answering:
         batch = self._batch(handles, np.zeros(n, np.int64), np.zeros((0, 0)), "drained", now_ms)
         return self._build(desk, batch, Verdict.all(n, missing, words))
 
+    def let_go(self, desk: Desk, now_ms: int) -> list[Answered]:
+        """Answers for all that is still with a model which is hosted no more."""
+        handles = [desk.pop_beyond(0)]
+        running = () if desk.running is None else (desk.running,)
+        for batch in (*running, *desk.retries, *(suspect for suspect, _ in desk.suspects)):
+            for i in range(len(batch)) if batch.part_of < 0 or not self._is_over(desk, batch) else ():
+                handles.append(self._waiting_for(batch, i))
+            for key in batch.keys:
+                self._coalescing.release(key)
+        if desk.running is not None and desk.lane is not None:
+            desk.lane.ended(desk.rules.model)
+        desk.running = None
+        desk.retries.clear()
+        desk.suspects.clear()
+        self.forget(desk.rules.model)
+        waiting = np.unique(np.concatenate(handles))
+        return self.not_hosted(desk.rules.model, waiting, now_ms) if len(waiting) else []
+
+    def not_hosted(self, model: str, handles: I64, now_ms: int) -> list[Answered]:
+        """Answers for requests whose model is to be asked here, and is not loaded here."""
+        n = len(handles)
+        batch = self._batch(handles, np.zeros(n, np.int64), np.zeros((0, 0)), "drained", now_ms)
+        verdict = Verdict.all(n, Missing.NOT_HOSTED, f"{model} is not loaded in the process that was to ask it")
+        return build_blocks(batch, model, verdict, self._routes, self._errors_of)
+
     def _build(self, desk: Desk, batch: Batch, verdict: Verdict) -> list[Answered]:
-        return build_blocks(batch, desk.rules.model, verdict, self._rules.routes, self._errors_of)
+        return build_blocks(batch, desk.rules.model, verdict, self._routes, self._errors_of)
 
     def _errors_of(self, handles: I64, missing: U8) -> dict[int, tuple[int, str]]:
         """Reason and words of values that no model can use."""

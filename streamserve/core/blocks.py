@@ -65,6 +65,7 @@ def build_blocks(
             route=routes[route].name,
             model=model,
             models=routes[route].models,
+            route_index=route,
             offsets=columns["offset"][rows],
             row_starts=starts_of(n_rows[rows]),
             labels=labels,

@@ -48,6 +48,10 @@ class Coalescing:
             "coalesced_requests": Fill(self._following, self._most_following),
         }
 
+    def forget(self, model: str) -> None:
+        """What is known of a model that is hosted no more."""
+        self._caches.pop(model, None)
+
     def sort_out(self, rules: ModelRules, batch: Batch, *, leads: bool = True) -> SortedOut:
         """`leads` False: nothing of it is to run now; what is neither known nor under way is left out."""
         cache = self._caches.setdefault(rules.model, ResultCache(rules.cache_bytes))

@@ -6,7 +6,6 @@ import numpy as np
 
 from streamserve.core.fast import distinct, indices
 from streamserve.core.messages import I64, Flags
-from streamserve.core.routes import AppRules
 from streamserve.core.settling import Settling
 from streamserve.core.window import Window, bits
 
@@ -22,8 +21,7 @@ _OPEN = ("mean", "log_probability", "drawn")
 class Deciding:
     """Reads the window; keeps in its column `reach` how far the lead was from what had been heard."""
 
-    def __init__(self, rules: AppRules, window: Window, settling: Settling) -> None:
-        self._rules = rules
+    def __init__(self, window: Window, settling: Settling) -> None:
         self._window = window
         self._settling = settling
 
@@ -34,7 +32,7 @@ class Deciding:
         kinds = table["route"][at] * _FORMS + table["form"][at]
         for kind in distinct(kinds):
             index = kind // _FORMS
-            route = self._rules.routes[index]
+            route = self._window.routes[index]
             if kind % _FORMS == 0 or not route.decide_early or route.combine in _OPEN or len(route.models) < 2:
                 continue  # form 0: nobody has answered yet
             if route.confident is not None and route.confidence_threshold > 0:

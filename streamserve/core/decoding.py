@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -25,9 +25,9 @@ class InputRows:
     Requests whose rows have the same dtype and trailing shape are one group: only they can share a batch.
     """
 
-    def __init__(self, table: Table, routes: tuple[Route, ...], codecs: Mapping[str, InputCodec]) -> None:
+    def __init__(self, table: Table, routes: Sequence[Route], codecs: Mapping[str, InputCodec]) -> None:
         self._table = table
-        self._codecs = [codecs[route.input] for route in routes]
+        self._routes, self._codecs = routes, codecs
         self._stores: dict[int, RowStore] = {}
         self._next_store = 0
 
@@ -47,7 +47,7 @@ class InputRows:
     def _decode_route(self, route: int, at: I64, errors: dict[int, tuple[Reason, str]]) -> None:
         table, values, headers = self._table, self._table.lists["values"], self._table.lists["headers"]
         rows = at.tolist()
-        decoded = self._codecs[route].decode([values[i] for i in rows], [headers[i] for i in rows])
+        decoded = self._codecs[self._routes[route].input].decode([values[i] for i in rows], [headers[i] for i in rows])
         ids = np.empty(len(rows), np.object_)
         ids[:] = decoded.ids
         table["ids"][at] = ids

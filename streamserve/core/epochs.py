@@ -32,6 +32,7 @@ from streamserve.core.history import NEVER_MS, State, StateHistory
 from streamserve.core.keyed_histories import KeyedHistories
 from streamserve.core.messages import F64, I64, INITIAL_EPOCH, U64, Choice, Flags
 from streamserve.core.records import StateRecord
+from streamserve.core.route_versions import Routes, RoutesRecord
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection.around import Around, frozen_models
 from streamserve.core.selection.base import Distribution, pick, salt_of
@@ -41,8 +42,6 @@ from streamserve.core.switches import Switches, SwitchRecord
 
 #: Distributions of a route that are remembered: of a context and the states that it is decided by.
 _REMEMBERED = 4096
-#: After its deadline nothing more is decided about a request; clocks and a slow loop may take some of this.
-_KEEP_MS = 60_000
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -79,19 +78,43 @@ class Pooled:
 
 
 class EpochTable:
-    """Learnt states of all routes of an app, and choices under them. Routes are named by their index in the rules.
+    """Learnt states of all routes of an app, and choices under them. Routes are named by their index in `routes`.
 
     Raises ConfigError when a policy does not fit its route's models, ContractError on a state that cannot be read.
     """
 
     def __init__(self, rules: AppRules) -> None:
-        keep_ms = rules.max_deadline_ms + rules.epoch_delay_ms + _KEEP_MS
-        self._routes = [_RouteStates(route, rules.epoch_delay_ms, keep_ms) for route in rules.routes]
+        self.routes = Routes(rules.routes, delay_ms=rules.routes_delay_ms, keep_ms=rules.keep_ms)
+        self._delay_ms, self._keep_ms = rules.epoch_delay_ms, rules.keep_ms
         self._most_states = rules.bounds.learnt_states
-        self._by_name = {states.route.name: states for states in self._routes}
-        self._delay_ms = rules.epoch_delay_ms
+        self._owned: set[int] = set()
+        self._routes: dict[int, _RouteStates] = {}
+        self._by_name: dict[str, list[_RouteStates]] = {}
+        self._follow()
         self._known_ms = NEVER_MS
         self._switches = Switches(rules.epoch_delay_ms)
+
+    def change(self, records: Iterable[RoutesRecord]) -> None:
+        """Take versions of the routes, in the order of the log. Raises ConfigError as the table itself."""
+        turns = self.routes.turns
+        self.routes.apply(records)
+        if self.routes.turns != turns:
+            self._follow()
+
+    def _follow(self) -> None:
+        """A table of states for each version. A new one begins with what is known of its route: states name models."""
+        before, self._routes, self._by_name = self._routes, {}, {}
+        for index, route in sorted(self.routes.live.items()):
+            table = before.get(index)
+            if table is None:
+                table = _RouteStates(route, self._delay_ms, self._keep_ms)
+                elders = [other for other in before.values() if other.route.name == route.name]
+                if elders:
+                    table.take_over(elders[-1], self._most_states)
+                for partition in self._owned:
+                    table.own(partition)
+            self._routes[index] = table
+            self._by_name.setdefault(route.name, []).append(table)
 
     def switch(self, records: Iterable[SwitchRecord]) -> None:
         """Take switches of models as they stand in the log, in any order."""
@@ -100,24 +123,27 @@ class EpochTable:
     def own(self, partitions: Iterable[int]) -> None:
         """Requests of these partitions are to be decided: their keyed states count from now on, and will be loaded."""
         for partition in partitions:
-            for table in self._routes:
+            self._owned.add(partition)
+            for table in self._routes.values():
                 table.own(partition)
 
     def disown(self, partitions: Iterable[int]) -> None:
         """Forget the keyed states of these partitions."""
         for partition in partitions:
-            for table in self._routes:
+            self._owned.discard(partition)
+            for table in self._routes.values():
                 table.keyed.pop(partition, None)
 
     def take(self, event: StatesFetched | ContextsFetched | StatesKnownUntil) -> None:
         """What has been read of the log."""
         match event:
             case StatesFetched():
+                self.change(event.routes)
                 self.apply(event.states)
                 self.switch(event.switches)
             case ContextsFetched():
                 self.apply(event.states)
-                for table in self._routes if event.loaded else ():
+                for table in self._routes.values() if event.loaded else ():
                     if event.partition in table.keyed:
                         table.keyed[event.partition].loaded = True
             case StatesKnownUntil():
@@ -128,26 +154,26 @@ class EpochTable:
         so are keyed ones of partitions that are not owned."""
         changed: dict[StateHistory, None] = {}
         for record in states:
-            table = self._by_name.get(record.route)
-            if table is None or not table.uses(record):
-                continue
-            if is_keyed(record.context):
-                table.add_keyed(record)
-                continue
-            history = table.history_for(record)
-            if history is not None and history.add(record):
-                changed[history] = None
+            for table in self._by_name.get(record.route, ()):
+                if not table.uses(record):
+                    continue
+                if is_keyed(record.context):
+                    table.add_keyed(record)
+                    continue
+                history = table.history_for(record)
+                if history is not None and history.add(record):
+                    changed[history] = None
         for history in changed:
             history.keep_newest(self._most_states)
 
     def fills(self) -> dict[str, Fill]:
-        held = [Fill(table.most_held, self._most_states) for table in self._routes]
+        held = [Fill(table.most_held, self._most_states) for table in self._routes.values()]
         return {"learnt_states": fullest(held)}
 
     def known_until(self, ms: int) -> None:
         """Every state appended before this broker time has been applied."""
         self._known_ms = max(self._known_ms, ms)
-        for table in self._routes:
+        for table in self._routes.values():
             for histories in table.keyed.values():
                 histories.known_until(self._known_ms)
 
@@ -317,6 +343,16 @@ class _RouteStates:
                 rows = (at == index) & ~switches.lifted(model, one.since_ms, append_ms)
                 masks[rows] |= np.uint64(1 << models.index(model))
         return masks if some(masks != 0) else None
+
+    def take_over(self, elder: _RouteStates, most: int) -> None:
+        """Begin with the shared states of another version of the route."""
+        if not self.route.learns or not elder.route.learns or self.route.policy.name != elder.route.policy.name:
+            return
+        by_context = self.route.contexts is not None and not self.route.contexts.features
+        for context, history in elder._histories.items():
+            if context == GLOBAL or by_context:
+                self._histories[context] = history.copied(self.route, most)
+        self._all = self._histories[GLOBAL]
 
     @property
     def most_held(self) -> int:

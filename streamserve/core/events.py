@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from streamserve.core.messages import I64, Answers, Outputs, Requests
 from streamserve.core.records import Feedback, JoinedPredictions, Outcomes, StateRecord, UnreadableState
+from streamserve.core.route_versions import RoutesRecord
 from streamserve.core.switches import SwitchRecord
+
+if TYPE_CHECKING:
+    from streamserve.core.desk import ModelRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +91,8 @@ class StatesFetched:
     unreadable: tuple[UnreadableState, ...] = ()
     switches: tuple[SwitchRecord, ...] = ()
     """Of the models topic."""
+    routes: tuple[RoutesRecord, ...] = ()
+    """Of the models topic, in its order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +104,13 @@ class ContextsFetched:
     unreadable: tuple[UnreadableState, ...] = ()
     loaded: bool = False
     """All that stood there when the partition was assigned has come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsHosted:
+    """What this process hosts from now on, loaded and warmed: all of it, by model id."""
+
+    models: Mapping[str, ModelRules]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +213,7 @@ Event = (
     | AnswersFetched
     | RawAnswersFetched
     | StatesFetched
+    | ModelsHosted
     | ContextsFetched
     | StatesKnownUntil
     | BatchesFinished

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from streamserve.core.contexts import is_keyed
+from streamserve.core.contexts import GLOBAL, is_keyed
 from streamserve.core.fast import distinct
 from streamserve.core.messages import I64, INITIAL_EPOCH
 from streamserve.core.records import StateRecord
@@ -79,6 +79,27 @@ class StateHistory:
         self._states.insert(place, state)
         self._epochs.insert(place, record.epoch)
         return True
+
+    def copied(self, route: Route, most: int) -> StateHistory:
+        """The same states for another version of the route."""
+        copy = StateHistory(route, self._delay_ms)
+        copy._forgotten = dict(self._forgotten)
+        for state in self._states:
+            copy.add(
+                StateRecord(
+                    route=route.name,
+                    context=GLOBAL,  # a shared state is read alike in every context
+                    policy=route.policy.name,
+                    data=self.route.policy.dump(state.value),
+                    includes={state.partition: state.included},
+                    partition=state.partition,
+                    epoch=state.epoch,
+                    append_ms=state.append_ms,
+                    previous=state.previous,
+                )
+            )
+        copy.keep_newest(most)
+        return copy
 
     def _arrange(self) -> None:
         """From the newest back: a state that would start only when a newer one holds already never holds."""

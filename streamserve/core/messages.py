@@ -129,6 +129,8 @@ class Answers:
     """Index -> more than words, for a request on which the model failed when it was called with it alone."""
     models: tuple[str, ...] = ()
     """The route's models as its writer knows them: what the bits of `choice.chosen` stand for. Empty: as we do."""
+    route_index: int = -1
+    """Of the route's version, in the process that made it; nobody else can read it."""
     log_offset: I64 | None = None
     """Where each answer stands in the answers topic; None if it was never there."""
 

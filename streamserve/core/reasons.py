@@ -86,6 +86,7 @@ class Missing(_Named):
     INCOMPATIBLE = 10  # it answered in a shape or with classes that cannot be combined with the others'
     NOT_AWAITED = 12  # the answer could no longer change without it
     CIRCUIT_OPEN = 13  # it keeps failing: it is not called for a while
+    NOT_HOSTED = 14  # the process that was to ask it has not loaded it
 
 
 #: As a plain number, for columns: numpy asks an enum's member for its array protocols at every comparison.

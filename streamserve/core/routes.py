@@ -13,6 +13,10 @@ from streamserve.core.selection.confident import Confident
 COMBINE_RULES = ("vote", "mean_probability", "log_probability", "mean", "best", "drawn")
 
 
+#: After its deadline nothing more is decided about a request; clocks and a slow loop may take some of this.
+_KEEP_MS = 60_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Route:
     """What a request can ask for."""
@@ -46,6 +50,10 @@ class Route:
     second: str | None = None
     """A model, the last of `models`, that no policy chooses: it is asked where a first answer, of one model, is less
     sure than the threshold, and there is time; then its answer counts."""
+    pools: tuple[str, ...] = ()
+    """The pool that each model is asked in; empty: whichever hosts it."""
+    fingerprint: str = ""
+    """Of all that makes it up: versions of a route with the same one are the same."""
     contexts: ContextRule | None = None
     """Its requests have contexts, with a learnt state each; None: they share one."""
 
@@ -81,6 +89,17 @@ class AppRules:
     epoch_delay_ms: int = 250
     """A state holds for requests appended at least this long after it."""
     bounds: Bounds = Bounds()  # noqa: RUF009  (frozen)
+
+    @property
+    def routes_delay_ms(self) -> int:
+        """Routes hold for requests appended at least this long after their record. Longer than for a state: a change
+        of routes can wait, and a process that stood still for a moment has then read of it all the same."""
+        return 4 * self.epoch_delay_ms
+
+    @property
+    def keep_ms(self) -> int:
+        """After so long no request that was decided by something since replaced is open."""
+        return self.max_deadline_ms + self.routes_delay_ms + _KEEP_MS
 
     @property
     def shortest_budget_ms(self) -> int:

@@ -30,7 +30,7 @@ from streamserve.core.messages import (
 from streamserve.core.opinions import evidence_of
 from streamserve.core.outputs_of import default_rows, member_outputs, told_probabilities
 from streamserve.core.reasons import UNUSABLE, Missing, Outcome, Reason
-from streamserve.core.routes import AppRules, Route
+from streamserve.core.routes import Route
 from streamserve.core.rows import span_ms, starts_of
 from streamserve.core.selection.base import draw, salt_of
 from streamserve.core.selection.confident import Confident
@@ -50,8 +50,8 @@ Block = tuple[Predictions, I64]
 class Settling:
     """Pure but for reading the window. Law: one entry in exactly one block for each request that is due."""
 
-    def __init__(self, rules: AppRules, window: Window, epochs: EpochTable, codecs: Mapping[str, InputCodec]) -> None:
-        self._rules = rules
+    def __init__(self, window: Window, epochs: EpochTable, codecs: Mapping[str, InputCodec]) -> None:
+        self._routes = epochs.routes
         self._window = window
         self._epochs = epochs
         self._codecs = codecs
@@ -59,12 +59,12 @@ class Settling:
     def weights(self, route: int, at: I64) -> F64:
         """`[n, models]`: each request's weights under its epoch, zero for models that were not chosen."""
         table = self._window.table
-        width = len(self._rules.routes[route].models)
+        width = len(self._routes[route].models)
         if width == 1:
             return np.ones((len(at), 1))
         weights = self._epochs.weights(route, *self._decided_by(route, at))
         weights[~bits(table["chosen"][at], width)] = 0.0
-        mask = self._rules.routes[route].second_mask
+        mask = self._routes[route].second_mask
         if mask:  # where it has come, it counts alone
             came = (table["chosen"][at] & table["present"][at] & np.uint64(mask)) != 0
             weights[came] = 0.0
@@ -74,7 +74,7 @@ class Settling:
     def _decided_by(self, route: int, at: I64) -> tuple[I64, I64, list[str] | None, I64]:
         """Epochs, append times, contexts and partitions of these requests."""
         table = self._window.table
-        contexts = None if self._rules.routes[route].contexts is None else table.entries("contexts", at)
+        contexts = None if self._routes[route].contexts is None else table.entries("contexts", at)
         return table["epoch"][at], table["append_ms"][at], contexts, table["partition"][at]
 
     def settle(self, due: Due, now_ms: int) -> list[Block]:
@@ -117,7 +117,7 @@ class Settling:
         shares = weights[:, [bit for bit, _ in members]]
         if int(row_starts[-1]) != len(at):
             shares = np.repeat(shares, n_rows, axis=0)
-        rule, draws = self._rules.routes[route], None
+        rule, draws = self._routes[route], None
         if rule.combine == "drawn":
             draws = np.repeat(self._draws(rule, at), n_rows)
         combined = combine(rule.combine, shares, [rows for _, rows in members], draws)
@@ -130,7 +130,7 @@ class Settling:
         return found / PROBABILITY_ONE
 
     def _answered(self, at: I64, early: Flags, route: int, now_ms: int) -> list[Block]:
-        table, rule = self._window.table, self._rules.routes[route]
+        table, rule = self._window.table, self._routes[route]
         weights = self.weights(route, at)
         combined, members, row_starts = self.combined(at, route, weights)
         agreement = self.confidence(weights, combined, members, row_starts)
@@ -233,7 +233,7 @@ class Settling:
     def _missing(self, at: I64, route: int, now_ms: int, early: Flags | None) -> U8:
         """`[n, models]`: why each chosen member's answer is not there."""
         table = self._window.table
-        width = len(self._rules.routes[route].models) if route >= 0 else 0
+        width = len(self._routes[route].models) if route >= 0 else 0
         if every(table["chosen"][at] == table["present"][at]):
             return np.zeros((len(at), width), np.uint8)
         missing: U8 = table["missing"][at][:, :width].copy()
@@ -250,7 +250,7 @@ class Settling:
 
     def _unanswered(self, at: I64, route: int, now_ms: int) -> Predictions:
         table = self._window.table
-        rule = self._rules.routes[route] if route >= 0 else None
+        rule = self._routes[route] if route >= 0 else None
         self._read_ids(at, rule)
         n = len(at)
         missing = self._missing(at, route, now_ms, None)
@@ -313,7 +313,7 @@ class Settling:
         table, window = self._window.table, self._window
         lists = table.lists
         ids, values, headers = lists["ids"], lists["values"], lists["headers"]
-        codec = self._codecs[rule.input if rule is not None else self._rules.routes[0].input]
+        codec = self._codecs[rule.input if rule is not None else self._routes[0].input]
         unread = [i for i in at.tolist() if ids[i] is None]
         if not unread:
             return
@@ -350,17 +350,17 @@ class Settling:
         served_probability: F64 | None = None,
     ) -> Predictions:
         table = self._window.table
-        models = self._rules.routes[route].models if route >= 0 else ()
+        models = self._routes[route].models if route >= 0 else ()
         return Predictions(
             partition=table["partition"][at],
-            route=self._rules.routes[route].name if route >= 0 else "",
+            route=self._routes[route].name if route >= 0 else "",
             models=models,
             offsets=table["offset"][at],
             append_ms=table["append_ms"][at],
             keys=table.entries("keys", at),
             ids=table.entries("ids", at),
             traces=table.entries("traces", at),
-            contexts=table.entries("contexts", at) if route >= 0 and self._rules.routes[route].contexts else (),
+            contexts=table.entries("contexts", at) if route >= 0 and self._routes[route].contexts else (),
             outcome=outcome,
             reason=reason,
             row_starts=row_starts,
@@ -381,7 +381,7 @@ class Settling:
             agreement=agreement,
             state_age_ms=self._ages_ms(at, route),
             set_size=None if said is None else said.set_size,
-            second=self._rules.routes[route].second if route >= 0 else None,
+            second=self._routes[route].second if route >= 0 else None,
             served_probability=served_probability,
             extras=() if said is None else said.extras,
             queue_ms=table["queue_ms"][at],
@@ -393,7 +393,7 @@ class Settling:
         )
 
     def _ages_ms(self, at: I64, route: int) -> I64 | None:
-        if route < 0 or not self._rules.routes[route].learns:
+        if route < 0 or not self._routes[route].learns:
             return None
         return self._epochs.ages_ms(route, *self._decided_by(route, at))
 

@@ -107,6 +107,15 @@ class Table(dict[str, NDArray[Any]]):
             for values in self.lists.values():
                 values[row] = None
 
+    def widen(self, name: str, width: int) -> None:
+        """Give a two-dimensional column more places a row, zero at first."""
+        array = self._arrays[name]
+        if array.shape[1] < width:
+            wider = np.zeros((len(array), width), array.dtype)
+            wider[:, : array.shape[1]] = array
+            self._arrays[name] = wider
+            self.clear()
+
     @property
     def _capacity(self) -> int:
         return len(next(iter(self._arrays.values())))

@@ -16,7 +16,7 @@ from streamserve.core.combining import MemberRows
 from streamserve.core.fast import every, has_bit, indices, some
 from streamserve.core.messages import F64, I64, U64, Answers, AnyArray, Failure, Flags, Requests, request_keys
 from streamserve.core.reasons import PRESENT, Missing
-from streamserve.core.routes import Route
+from streamserve.core.route_versions import Routes
 from streamserve.core.rows import RowStore
 from streamserve.core.table import NEVER_MS, Table
 
@@ -29,11 +29,14 @@ _FEW = 1024
 class Window:
     """Columns of open requests, found by (partition, offset), and one store of rows per member of each route."""
 
-    def __init__(self, routes: tuple[Route, ...], max_deadline_ms: int) -> None:
+    def __init__(self, routes: Routes, max_deadline_ms: int) -> None:
         self.routes = routes
         self._max_deadline_ms = max_deadline_ms
-        self._route_index = {route.name: index for index, route in enumerate(routes)}
-        self.width = max(len(route.models) for route in routes)
+        self.width = 0
+        self._turns = -1
+        self._asking: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        """Route and model -> index and bit of the model in each version of the route that asks it."""
+        self._follow_widths()
         self.table = Table(self._columns(), lists=_LISTS)
         self._keys: I64 = np.zeros(0, np.int64)
         """`request_keys` of what is open, increasing, and of some that are gone; `_handles` says which they are."""
@@ -45,6 +48,32 @@ class Window:
         """Handle -> bit -> why that member failed; bit -1: why the request cannot be used."""
         self.failures: dict[int, Failure] = {}
         """Handle -> how the first member that refused it failed."""
+
+    def _follow_widths(self) -> None:
+        self._turns = self.routes.turns
+        self.width = max(self.width, *(len(route.models) for route in self.routes.live.values()))
+        self._asking = {}
+        for index, route in self.routes.live.items():
+            for bit, model in enumerate(route.models):
+                self._asking.setdefault((route.name, model), []).append((index, bit))
+
+    def _follow(self) -> None:
+        """Versions of routes have come or gone."""
+        if self._turns == self.routes.turns:
+            return
+        self._follow_widths()
+        for name in ("missing", "row_at"):
+            self.table.widen(name, self.width)
+        live = self.routes.live
+        self._stores = {
+            member: store for member, store in self._stores.items() if member[0] in live or self._in_use(member)
+        }
+
+    def asks(self, answers: Answers) -> bool:
+        """Whether any version of the route has the model that answers. In the middle of a rolling restart, and before a
+        version is known here, there are answers that none has."""
+        self._follow()
+        return (answers.route, answers.model) in self._asking
 
     def __len__(self) -> int:
         """Requests without an acknowledged terminal record."""
@@ -64,6 +93,7 @@ class Window:
 
     def add(self, requests: Requests, admitted: Admitted, rows: I64, now_ms: int) -> I64:
         """Open these requests of a fetch; their handles."""
+        self._follow()
         choice = admitted.choice
         pick = rows.tolist()
         lists: dict[str, list[Any]] = {
@@ -167,7 +197,7 @@ class Window:
     def apply(self, answers: Answers, rows: Flags) -> I64:
         """Take those answers of a block that `rows` marks; the handles that they reached. The first answer wins.
 
-        In the middle of a deploy there are answers of models, or under routes, that are not known here yet.
+        Each is read under the version of the route that its request has: a block's bits are put in that one's order.
         """
         handles, found = self.find(answers.partition, answers.offsets)
         found &= rows
@@ -178,15 +208,24 @@ class Window:
         mine = indices(found)
         if answers.log_offset is not None:  # of what is not known here too: who takes over may know it
             table["answer_offset"][at[mine]] = np.minimum(table["answer_offset"][at[mine]], answers.log_offset[mine])
-        route = self._route_index.get(answers.route)
-        if route is None or answers.model not in self.routes[route].models:
+        if not self.asks(answers):
             return handles[:0]
-        bit = self.routes[route].models.index(answers.model)
+        asking = self._asking[answers.route, answers.model]
+        if len(asking) == 1:
+            return self._apply(answers, handles, mine, asking[0])
+        reached = [self._apply(answers, handles, mine, member) for member in asking]
+        return np.concatenate(reached)
+
+    def _apply(self, answers: Answers, handles: I64, mine: I64, member: tuple[int, int]) -> I64:
+        """Of the requests that have this version of the route."""
+        table, (route, bit) = self.table, member
+        at = table.at(handles)
+        mine = mine[table["route"][at[mine]] == route]
         heard = table["present"][at[mine]] | table["failed"][at[mine]]
-        fresh = mine[(table["route"][at[mine]] == route) & ~has_bit(heard, bit)]
+        fresh = mine[~has_bit(heard, bit)]
         if not len(fresh):
             return handles[:0]
-        self._adopt(answers, at[fresh], fresh)
+        self._adopt(answers, at[fresh], fresh, route)
         first = mine[heard == 0]
         if len(first):
             self._take_ids(answers, at[first], first)
@@ -200,18 +239,18 @@ class Window:
         reached: I64 = handles[fresh]
         return reached
 
-    def _adopt(self, answers: Answers, at: I64, rows: I64) -> None:
+    def _adopt(self, answers: Answers, at: I64, rows: I64, route: int) -> None:
         """Where an answer was made under another choice: the one not stale counts, else the higher epoch.
 
         Not where it names a model that is not known here: nobody could wait for that.
         """
         table, theirs = self.table, answers.choice
         epoch, chosen, stale = theirs.epoch[rows], theirs.chosen[rows], theirs.stale[rows]
-        ours = self.routes[self._route_index[answers.route]].models
+        ours = self.routes[route].models
         known: Flags | bool = True
         if answers.models and answers.models != ours:
             chosen, known = _in_order_of(ours, answers.models, chosen)
-        second = np.uint64(self.routes[self._route_index[answers.route]].second_mask)
+        second = np.uint64(self.routes[route].second_mask)
         asked = chosen & second  # whether it is to be waited for is no part of the choice
         chosen = chosen & ~second
         self._take_choice(answers, at, rows, (chosen, epoch, stale, known), second)

@@ -6,7 +6,7 @@ What a role talks to comes in as `Clients`, so the same composition runs on Kafk
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,8 +31,9 @@ from streamserve.errors import ContractError
 from streamserve.kafka import intake
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.codecs.decisions import decode_decision
-from streamserve.kafka.codecs.inputs import input_codec
+from streamserve.kafka.codecs.inputs import INPUTS, input_codec
 from streamserve.kafka.codecs.learning import is_keyed_key
+from streamserve.kafka.configs import Configs
 from streamserve.kafka.delivery import join_outputs, terminal_outputs, update_outputs
 from streamserve.kafka.freezes import Freezes
 from streamserve.kafka.hosting import announcement, form_of_rows, with_lanes
@@ -86,9 +87,8 @@ class App:
 
 def app_of(settings: Settings, connections: Connections, epochs_retention_ms: int) -> App:
     """Raises ConfigError on a policy that cannot be made."""
-    codecs: dict[str, InputCodec] = {
-        route.input: input_codec(route.input, settings.app.max_request_bytes) for route in settings.routes.values()
-    }
+    # Of every form: a route that comes later may have another one.
+    codecs: dict[str, InputCodec] = {name: input_codec(name, settings.app.max_request_bytes) for name in INPUTS}
     return App(
         settings=settings,
         rules=app_rules(settings),
@@ -107,13 +107,13 @@ def topics_of(app: str) -> Topics:
     return Topics(**names, dlq=topic_name(app, Kind.DLQ))
 
 
-def worker_role(app: App, pool: str, runtimes: Mapping[str, Runtime], instance: str | None) -> Role:
+def worker_role(app: App, pool: str, runtimes: dict[str, Runtime], instance: str | None) -> Role:
     """A process of a pool; in a fused app it also writes the terminal records."""
     settings = app.settings
     models = with_lanes(form_of_rows(model_rules(settings, pool), runtimes), runtimes)
     epochs = EpochTable(app.rules)
     if settings.fused:
-        stage: Stage = FusedStage(app.rules, models, app.codecs, epochs)
+        stage: Stage = FusedStage(app.rules, models, app.codecs, epochs, pool=pool)
         sweeps: Stage | None = AggregatorStage(app.rules, epochs, app.codecs, sweeps=True)
         plan = _plan(
             settings,
@@ -123,7 +123,7 @@ def worker_role(app: App, pool: str, runtimes: Mapping[str, Runtime], instance: 
             skips_after_ms=_oldest_ms(app.rules),
         )
     else:
-        stage = WorkerStage(app.rules, models, app.codecs, epochs)
+        stage = WorkerStage(app.rules, models, app.codecs, epochs, pool=pool)
         sweeps = None
         plan = _plan(settings, group=f"pool.{pool}", driving=app.topics.requests, skips_after_ms=_oldest_ms(app.rules))
     return Role(
@@ -136,6 +136,7 @@ def worker_role(app: App, pool: str, runtimes: Mapping[str, Runtime], instance: 
         encoders=intake.encoders(app.topics),
         runtimes=runtimes,
         announcement=announcement(settings, pool, instance, runtimes),
+        pool=pool,
         sweeps=sweeps,
         once=terminal_outputs(app.topics) if settings.fused else None,
         asks_time=_time_asked_at(app),
@@ -303,13 +304,17 @@ def role_service(
         once=connections.once(role.once, group=role.plan.group, topics=role.topics, writer=writer, lookups=lookups),
     )
     metrics = metrics or RoleMetrics(role.name, app.settings.app.name, app.rules.routes)
+    configs = Configs(app.settings)
     learns = follows_states and any(route.learns for route in app.rules.routes)
     service = make(
         role,
         clients,
         clock=clock or BrokerClock(),
         metrics=metrics,
-        states=partial(_follower, app, metrics, waits_for_states) if follows_states else None,
+        states=partial(_follower, app, configs, metrics, dead_letters=waits_for_states, beside=beside)
+        if follows_states
+        else None,
+        configs=configs if follows_states else None,
         waits_for_states=waits_for_states and learns,
         metrics_port=metrics_port,
         beside=beside,
@@ -319,15 +324,32 @@ def role_service(
 
 
 def _follower(
-    app: App, metrics: RoleMetrics, dead_letters: bool, loop: StageLoop, clock: BrokerClock
+    app: App,
+    configs: Configs,
+    metrics: RoleMetrics,
+    loop: StageLoop,
+    clock: BrokerClock,
+    *,
+    dead_letters: bool,
+    beside: Sequence[RoleService],
 ) -> StatesFollower:
-    """`dead_letters`: malformed states are kept as such, not only counted (by one role, not by each)."""
+    """`dead_letters`: malformed states are kept as such, not only counted (by one role, not by each). `beside`: they
+    are told of routes, too."""
     routes = {route.name: route for route in app.rules.routes}
     freezes = Freezes(metrics.frozen)
 
     def switches(chunk: Chunk) -> StatesFetched:
         fetched = intake.switches_of(chunk)
         freezes.switched(fetched.switches)
+        changed = configs.take(chunk)
+        if not changed:
+            return fetched
+        routes.update({route.name: route for record in changed for route in record.routes})
+        metrics.follow_routes(routes)
+        fetched = replace(fetched, routes=changed)
+        for other in beside:
+            other.metrics.follow_routes(routes)
+            other.loop.post(StatesFetched(states=(), routes=changed))
         return fetched
 
     def reject(letters: DeadLetters) -> None:

@@ -12,11 +12,11 @@ from zlib import crc32
 
 from streamserve.assembly import model_specs
 from streamserve.core.desk import ModelRules
+from streamserve.kafka.announcing import Announcement
 from streamserve.kafka.codecs.hosts import encode_hosts
 from streamserve.kafka.logs import about
 from streamserve.kafka.ports import At, Record
 from streamserve.kafka.runner import Runner
-from streamserve.kafka.service import Announcement
 from streamserve.runtimes import load
 from streamserve.runtimes.base import Runtime, Sharing
 from streamserve.runtimes.plan import PlanRuntime
@@ -61,10 +61,15 @@ def with_lanes(rules: Mapping[str, ModelRules], runtimes: Mapping[str, Runtime])
     return {model: replace(rule, lane=lanes[model].name) if model in lanes else rule for model, rule in rules.items()}
 
 
+def plans_of(runtimes: Mapping[str, Runtime]) -> dict[str, Mapping[str, int]]:
+    """Of the white-box plans among them, bytes of each array by content hash."""
+    return {model: runtime.held_bytes for model, runtime in runtimes.items() if isinstance(runtime, PlanRuntime)}
+
+
 def announcement(settings: Settings, pool: str, instance: str | None, runtimes: Mapping[str, Runtime]) -> Announcement:
     """What this process hosts, of plans with their arrays; under a name of its own where it was given none."""
-    plans = {model: runtime.held_bytes for model, runtime in runtimes.items() if isinstance(runtime, PlanRuntime)}
-    hosts = encode_hosts(pool, instance or f"{socket.gethostname()}-{os.getpid()}", sorted(runtimes), plans)
+    instance = instance or f"{socket.gethostname()}-{os.getpid()}"
+    hosts = encode_hosts(pool, instance, sorted(runtimes), plans_of(runtimes))
     key = hosts.key or b""
     at = At(topic_name(settings.app.name, Kind.MODELS), crc32(key) % settings.app.partitions)
-    return Announcement(at=at, record=hosts, retraction=Record(key=key, value=None))
+    return Announcement(at=at, instance=instance, record=hosts, retraction=Record(key=key, value=None))

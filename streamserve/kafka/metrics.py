@@ -320,6 +320,10 @@ class RoleMetrics:
         if len(blocks) >= _MOST_KEPT or self._kept_records >= _MOST_KEPT_RECORDS:
             self._count_predictions()
 
+    def follow_routes(self, routes: Mapping[str, Route]) -> None:
+        """The newest version of each route."""
+        self._routes = dict(routes)
+
     def count(self, effect: Count) -> None:
         if effect.what == "feedback":
             self._feedback.labels(effect.label).inc(effect.n)

@@ -50,6 +50,10 @@ class _ModelThread:
         """`work` must not raise."""
         self._work.put(work)
 
+    def end(self) -> None:
+        """Do nothing more after what was given."""
+        self._work.put(None)
+
     def close(self) -> None:
         """Do nothing more after the call that is running."""
         while not self._work.empty():
@@ -64,10 +68,22 @@ class _ModelThread:
                 _log.exception("%s: a call ended in an error of ours", self._thread.name)
 
 
+Sampling = Callable[[str, Runtime], AnyArray | None]
+"""Of a model id and its runtime, a row `[1, ...]` to warm it with; None: it names none."""
+
+
 class Runner(Protocol):
     """Runs the models of one process; how is its own business."""
 
     async def warm(self, samples: Mapping[str, AnyArray | None]) -> None: ...
+
+    async def adopt(self, model: str, make: Callable[[], Runtime], sample: Sampling) -> Runtime:
+        """Load one more model and warm it, off the loop. Raises whatever it raises, and then hosts nothing new."""
+        ...
+
+    async def drop(self, model: str) -> None:
+        """Free a model that is not called any more."""
+        ...
 
     def submit(self, batch: int, model: str, inputs: AnyArray, *, here: bool = False) -> None:
         """Run one batch; it is answered by one `BatchFinished`, if it ever ends. `here`: on the loop's own thread."""
@@ -152,11 +168,39 @@ class ModelRunner:
                 _log.info("model %s is not warmed: it names no sample row", model)
                 continue
             try:
-                await self._on_thread(model, partial(_warm, runtime, sample))
+                await self._on_thread(self._threads[model], partial(_warm, runtime, sample))
             except Exception as error:
                 raise ModelError(
                     f"model {model} failed on its sample row: {error!r}. Run `streamserve check` to see it alone"
                 ) from error
+
+    async def adopt(self, model: str, make: Callable[[], Runtime], sample: Sampling) -> Runtime:
+        """As `Runner.adopt`: on the thread that will call it. It has no lane: it runs beside those that share one."""
+        thread, found = _ModelThread(f"model {model}"), list[Runtime]()
+
+        def load() -> None:
+            runtime = make()
+            row = sample(model, runtime)
+            if row is not None:
+                _warm(runtime, row)
+            found.append(runtime)
+
+        try:
+            await self._on_thread(thread, load)
+        except BaseException:
+            thread.close()
+            raise
+        self._threads[model], self._runtimes[model] = thread, found[0]
+        return found[0]
+
+    async def drop(self, model: str) -> None:
+        runtime, thread = self._runtimes.pop(model), self._threads.pop(model)
+        lane = self._lanes.pop(model, None)
+        self._called.pop(model, None)
+        self._brief.discard(model)
+        if lane is None:
+            thread.submit(runtime.close)
+            thread.end()
 
     def submit(self, batch: int, model: str, inputs: AnyArray, *, here: bool = False) -> None:
         """Run one batch; its end is reported by `finished`. `here`: of a lane, when the loop has done its turn."""
@@ -225,7 +269,7 @@ class ModelRunner:
             while True:
                 self._report(*self._ended.get_nowait())
 
-    async def _on_thread(self, model: str, work: Callable[[], None]) -> None:
+    async def _on_thread(self, thread: _ModelThread, work: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -240,7 +284,7 @@ class ModelRunner:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_end, done, error)
 
-        self._threads[model].submit(run)
+        thread.submit(run)
         await done
 
     def _call(self, loop: asyncio.AbstractEventLoop, batch: int, model: str, inputs: AnyArray) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,9 @@ from streamserve.core.bounds import Fill, fullest
 from streamserve.core.events import BatchFinished
 from streamserve.core.stage import Stage
 from streamserve.errors import BrokerError, StreamserveError
+from streamserve.kafka.announcing import Announcement
 from streamserve.kafka.clock import SURE_MS, BrokerClock
+from streamserve.kafka.configs import Configs
 from streamserve.kafka.http import Pages, StatusServer
 from streamserve.kafka.interpreter import tune_interpreter
 from streamserve.kafka.loop import DEFAULT_LIMITS, Limits, StageLoop, Wiring
@@ -24,6 +26,7 @@ from streamserve.kafka.once import ExactlyOnce, Outputs
 from streamserve.kafka.ownership import Ownership
 from streamserve.kafka.perform import Encoders, Performer, Topics
 from streamserve.kafka.plan import Plan
+from streamserve.kafka.pool import LivePool
 from streamserve.kafka.ports import At, Columns, GroupReader, LogLookups, LogReader, LogWriter, Record
 from streamserve.kafka.runner import MakeRunner, ModelRunner, Runner
 from streamserve.kafka.states import StatesFollower
@@ -60,15 +63,6 @@ class Clients:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announcement:
-    """What a process says of itself: a record before it joins its group, another when it has left."""
-
-    at: At
-    record: Record
-    retraction: Record
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
     """What makes one role differ from another."""
 
@@ -81,8 +75,10 @@ class Role:
     encoders: Encoders
     once: Outputs | None = None
     """What of its output is fenced where delivery is exactly once."""
-    runtimes: Mapping[str, Runtime] | None = None
+    runtimes: dict[str, Runtime] | None = None
     announcement: Announcement | None = None
+    pool: str = ""
+    """Of a worker."""
     sweeps: Stage | None = None
     """A terminal stage of its own, for what was passed over after an outage; None: nobody waits for it."""
     asks_time: At | None = None
@@ -105,6 +101,7 @@ class RoleService:
         clock: BrokerClock,
         metrics: RoleMetrics,
         states: StatesFor | None = None,
+        configs: Configs | None = None,
         waits_for_states: bool = False,
         metrics_port: int | None = 0,
         beside: Sequence[RoleService] = (),
@@ -123,6 +120,7 @@ class RoleService:
         self.loop = StageLoop(stage=role.stage, wiring=role.wiring, clock=clock, metrics=metrics, limits=role.limits)
         self.runner = None if role.runtimes is None else runner(role.runtimes, self._batch_finished)
         self.states = states(self.loop, clock) if states else None
+        self.live = None if configs is None else self._live_pool(role, configs)
         self.predecessors = TakeOver(
             plan=role.plan,
             clock=clock,
@@ -178,6 +176,20 @@ class RoleService:
         self._stop = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._warm = False
+
+    def _live_pool(self, role: Role, configs: Configs) -> LivePool | None:
+        if self.runner is None or role.runtimes is None or role.announcement is None:
+            return None
+        return LivePool(
+            role.pool,
+            role.runtimes,
+            configs,
+            role.announcement,
+            runner=self.runner,
+            post=self.loop.post,
+            count=self.metrics.count,
+            now_ms=self.clock.now_ms,
+        )
 
     def _sweeper(self, stage: Stage) -> Sweeper:
         plan, clients = self.role.plan, self._clients
@@ -286,8 +298,11 @@ class RoleService:
 
     async def _join(self, stack: AsyncExitStack) -> None:
         clients = self._clients
-        if self.role.announcement is not None:
-            await self._write(self.role.announcement.at, self.role.announcement.record)
+        if self.live is not None:
+            await self.live.look()
+            self.live.say = self._announce
+            await self._announce(self.live.announcement)
+            self._spawn("pool", self.live.follow())
         self._spawn("take over", self.ownership.watch())
         await clients.group.start(assigned=self.ownership.assigned, revoked=self.ownership.revoked)
         stack.push_async_callback(clients.group.stop)
@@ -309,6 +324,9 @@ class RoleService:
                     raise
             if self.clock.bound_ms <= SURE_MS:
                 return
+
+    async def _announce(self, announcement: Announcement) -> None:
+        await self._write(announcement.at, announcement.record)
 
     async def _write(self, at: At, record: Record) -> None:
         sent_at_ms = self.clock.monotonic_ms()

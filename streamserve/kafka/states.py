@@ -100,7 +100,11 @@ class StatesFollower:
         return self._reader, self._lookups
 
     async def load(self) -> None:
-        """Read all that is there now. Raises BrokerError, and ContractError for a state of another version."""
+        """Read all that is there now. Raises BrokerError, and ContractError for a state of another version.
+
+        Routes first: what a state says of a model is kept for the versions that are known when it is read.
+        """
+        models = await self._load_models()
         starts, ends = await self._lookups.starts(self._policy), await self._lookups.ends(self._policy)
         covers: dict[int, int] = {}
         snapshots: dict[tuple[int, str, str], StateRecord] = {}
@@ -124,13 +128,17 @@ class StatesFollower:
         async for fetched in self._until(self._positions, ends):
             self._post(fetched)
         self._positions = {at: max(self._positions[at], ends[at]) for at in self._epochs}
-        starts, ends = await self._lookups.starts(self._models), await self._lookups.ends(self._models)
-        async for fetched in self._until(starts, ends):
-            if fetched.switches:
-                self._post(fetched)
-        self._positions |= {at: max(self._positions.get(at, 0), starts[at], ends[at]) for at in self._models}
+        self._positions |= models
         self._reader.read(self._positions)
         self.loaded = True
+
+    async def _load_models(self) -> dict[At, int]:
+        """Where to follow the models topic from."""
+        starts, ends = await self._lookups.starts(self._models), await self._lookups.ends(self._models)
+        async for fetched in self._until(starts, ends):
+            if fetched.switches or fetched.routes:
+                self._post(fetched)
+        return {at: max(self._positions.get(at, 0), starts[at], ends[at]) for at in self._models}
 
     async def _states(self, starts: Mapping[At, int], ends: Mapping[At, int]) -> AsyncIterator[StateRecord]:
         async for fetched in self._until(starts, ends):
@@ -162,7 +170,7 @@ class StatesFollower:
                     continue
                 self._positions[chunk.at] = chunk.next_offset
                 fetched = self._decode[chunk.at.topic](chunk)
-                if fetched.states or fetched.unreadable or fetched.switches:
+                if fetched.states or fetched.unreadable or fetched.switches or fetched.routes:
                     self._post(fetched)
                 self._tell()
                 self._moved.set()

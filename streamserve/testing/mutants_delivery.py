@@ -138,8 +138,7 @@ def _unknown_versions_forgotten() -> AbstractContextManager[None]:
 
     def make(original: Any) -> Any:
         def apply(self: Window, answers: Any, rows: Any) -> Any:
-            route = self._route_index.get(answers.route)
-            if route is None or answers.model not in self.routes[route].models:
+            if not self.asks(answers):
                 answers = replace(answers, log_offset=None)
             return original(self, answers, rows)
 

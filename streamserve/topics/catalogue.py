@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from streamserve.topics.internal_values import (
     AnswersBlock,
+    ConfigValue,
     EpochValue,
     HostsValue,
     InsightValue,
@@ -269,18 +270,19 @@ TOPICS: tuple[TopicSpec, ...] = (
     ),
     TopicSpec(
         kind=Kind.MODELS,
-        purpose="Which models each worker process hosts, and which are switched off.",
-        key="`<pool>/<instance>`, or a model",
-        value=HostsValue | SwitchValue,
+        purpose="Which models each worker process hosts, which are switched off, and which routes are in force.",
+        key="`<pool>/<instance>`, or a model, or `@<number>` of a config in force, or `@proposed`",
+        value=HostsValue | SwitchValue | ConfigValue,
         content_type=JSON,
         written_by=("worker", "aggregator", "join", "update", "the command `models`"),
         read_by=("worker", "aggregator", "anyone"),
         cleanup="compact",
         retention_ms=None,
         notes=(
-            "A worker writes its record before it joins its group, and one with its key and no value when it stops in "
-            "order; no role reads them yet. A switch holds for requests appended at least `epoch_delay_ms` after it. "
-            "`streamserve tail CONFIG models` shows all. Every "
+            "A worker writes its record before it joins its group, again when it hosts other models, and one with its "
+            "key and no value when it stops in order; `streamserve models deploy` waits for it. A switch holds for "
+            "requests appended at least `epoch_delay_ms` after it; a config in force for those appended at least four "
+            "times that after it. All configs are in one partition. `streamserve tail CONFIG models` shows all. Every "
             "process writes a record with the key `clock` and no value when it starts: its acknowledgement tells it "
             "the broker's time."
         ),

@@ -118,6 +118,28 @@ class HostsValue(Struct, tag="hosts", tag_field="kind", frozen=True, kw_only=Tru
         Meta(description="Of white-box plans among them: content hash -> bytes of each array of 4,096 bytes or more."),
     ] = {}
 
+    failed: Annotated[
+        dict[str, str], Meta(description="Models that it is to host and could not load, and why, in words.")
+    ] = {}
+    seen: Annotated[int, Meta(description="Number of the newest config in the log that it has acted on; 0: none.")] = 0
+    config: Annotated[
+        dict[str, Any] | None,
+        Meta(description="Sections `models`, `pools` and `routes` that it was started with, where it has seen none."),
+    ] = None
+
+
+class ConfigValue(Struct, tag="config", tag_field="kind", frozen=True, kw_only=True, omit_defaults=True):
+    """The models, pools and routes of the app, as its config file says them: proposed, for pools to load what is new;
+    or in force, for requests appended at least four `epoch_delay_ms` after this record. The first one in force holds
+    for older requests too."""
+
+    v: Version
+    number: Annotated[int, Meta(ge=1, description="Rises with each.")]
+    in_force: Annotated[bool, Meta(description="False: only proposed.")]
+    models: Annotated[dict[str, Any], Meta(description="`[models.*]`")]
+    pools: Annotated[dict[str, Any], Meta(description="`[pools.*]`")]
+    routes: Annotated[dict[str, Any], Meta(description="`[routes.*]`")]
+
 
 class SwitchValue(Struct, tag="switch", tag_field="kind", frozen=True, kw_only=True, omit_defaults=True):
     """A model is switched off, or on again, for requests appended at least `epoch_delay_ms` after this record."""

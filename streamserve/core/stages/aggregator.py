@@ -84,9 +84,9 @@ class AggregatorStage:
         self._epochs = epochs
         self._admission = admission or Admission(rules, epochs)
         self._headroom = headroom or Headroom(rules.guard_ms, rules.shortest_budget_ms)
-        self._window = Window(rules.routes, rules.max_deadline_ms)
-        self._settling = Settling(rules, self._window, epochs, codecs)
-        self._deciding = Deciding(rules, self._window, self._settling)
+        self._window = Window(epochs.routes, rules.max_deadline_ms)
+        self._settling = Settling(self._window, epochs, codecs)
+        self._deciding = Deciding(self._window, self._settling)
         self._owned: dict[int, Ownership] = {}
         self._catching_up: set[int] = set()
         self._open = Owned()

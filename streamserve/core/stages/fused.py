@@ -21,6 +21,7 @@ from streamserve.core.events import (
     BatchesFinished,
     ContextsFetched,
     Event,
+    ModelsHosted,
     Produced,
     ProduceFailed,
     Revoked,
@@ -46,12 +47,16 @@ class FusedStage:
         models: Mapping[str, ModelRules],
         codecs: Mapping[str, InputCodec],
         epochs: EpochTable,
+        *,
+        pool: str = "",
     ) -> None:
+        """`pool`: as of `WorkerStage`."""
         admission = Admission(rules, epochs)
-        self._learns = {route.name for route in rules.routes if route.learns}
         self._epochs = epochs
         headroom = Headroom(rules.guard_ms, rules.shortest_budget_ms)
-        self._worker = WorkerStage(rules, models, codecs, epochs, admission, headroom=headroom, settles=False)
+        self._worker = WorkerStage(
+            rules, models, codecs, epochs, admission, headroom=headroom, settles=False, pool=pool
+        )
         self._aggregator = AggregatorStage(rules, epochs, codecs, admission, headroom=headroom)
         self._late: dict[int, Answers] = {}
         self._next_late = -1
@@ -71,6 +76,8 @@ class FusedStage:
             case StatesFetched() | ContextsFetched() | StatesKnownUntil():
                 self._epochs.take(event)
                 return []
+            case ModelsHosted():
+                return self._hand_over(self._worker.handle(event, now_ms), now_ms)
             case Produced() | ProduceFailed() if event.token < 0:
                 return self._late_sent(event)
             case Produced() | ProduceFailed():
@@ -94,7 +101,7 @@ class FusedStage:
     def _apply(self, blocks: list[Answers], now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
         for block in blocks:
-            if block.route in self._learns:
+            if self._epochs.routes[block.route_index].learns:
                 unsettled = self._aggregator.unsettled(block.partition, block.offsets)
                 if not every(unsettled):
                     self._emit_late(take_answers(block, indices(~unsettled)), effects)

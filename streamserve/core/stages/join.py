@@ -49,6 +49,7 @@ from streamserve.core.records import (
     OutcomeRecord,
     PredictionRecord,
 )
+from streamserve.core.route_versions import Routes
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.stages.join_partition import Partition
 from streamserve.core.stages.join_send import Rejected, Sender
@@ -92,7 +93,7 @@ class JoinStage:
         decode_answers: DecodeAnswers,
         store: StoreFactory | None = None,
     ) -> None:
-        self._routes = {route.name: route for route in rules.routes}
+        self._routes = Routes(rules.routes, delay_ms=rules.routes_delay_ms, keep_ms=rules.keep_ms)
         self._options = options
         self._decode = decode_prediction
         self._decode_answers = decode_answers
@@ -123,7 +124,9 @@ class JoinStage:
                 self._close(self._sender.failed(event, now_ms))
             case Drain():
                 self._drain()
-            case Tick() | StatesFetched() | ContextsFetched() | StatesKnownUntil():
+            case StatesFetched():
+                self._routes.apply(event.routes)
+            case Tick() | ContextsFetched() | StatesKnownUntil():
                 pass
             case _:
                 raise TypeError(f"a join stage takes no {type(event).__name__}")
@@ -276,7 +279,7 @@ class JoinStage:
         decision = self._decode(stored.raw)
         if decision is None:
             return Unusable(reason="prediction_unreadable", detail="its prediction cannot be read")
-        route = self._routes.get(decision.route)
+        route = self._route_of(decision.route, stored.append_ms)
         if route is None:
             detail = f"its prediction is of route {decision.route!r}, which is unknown here"
             return Unusable(reason="unknown_route", detail=detail)
@@ -310,6 +313,13 @@ class JoinStage:
             for level in levels[:-1]
         ]
         return [*above, primary]
+
+    def _route_of(self, name: str, prediction_ms: int) -> Route | None:
+        """As it was when it was predicted; a version near to that where it was not there then."""
+        index = self._routes.at(prediction_ms).names.get(name)
+        if index is None:
+            index = next(reversed(self._routes.named(name)), None)
+        return None if index is None else self._routes[index]
 
     def _home(self, route: Route, context: str, partition: Partition) -> int:
         return home_of(route.name, context, partition.number, self._options.partitions)

@@ -40,6 +40,7 @@ from streamserve.core.events import (
     Tick,
 )
 from streamserve.core.records import OutcomeRecord, StateRecord, UnreadableState
+from streamserve.core.route_versions import Routes, RoutesRecord
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.stages.join_partition import number_in
 from streamserve.core.stages.update_keyed import RestingStates
@@ -78,7 +79,9 @@ class UpdateStage:
     """
 
     def __init__(self, rules: AppRules, options: UpdateOptions) -> None:
+        self._versions = Routes(rules.routes, delay_ms=rules.routes_delay_ms, keep_ms=rules.keep_ms)
         self._routes = {route.name: route for route in rules.routes}
+        """By name, the newest version of each that outcomes may still come of."""
         self._options = options
         self._learns = any(route.learns for route in rules.routes)
         self._keyed = any(route.learns and route.keyed for route in rules.routes)
@@ -107,6 +110,7 @@ class UpdateStage:
             case ProduceFailed():
                 self._failed(event.token, now_ms)
             case StatesFetched():
+                self._change(event.routes)
                 self._note(event.states)
                 self._note_unreadable(event.unreadable)
             case ContextsFetched():
@@ -174,6 +178,25 @@ class UpdateStage:
     @property
     def idle(self) -> bool:
         return not any(owned.queued or owned.busy for owned in self._owned.values())
+
+    # -- versions ------------------------------------------------------------------------------------------------
+
+    def _change(self, records: tuple[RoutesRecord, ...]) -> None:
+        """Routes change. A state follows with the first outcome that was appended while the new version is in force."""
+        if not records:
+            return
+        self._versions.apply(records)
+        self._routes = {route.name: route for _, route in sorted(self._versions.live.items())}
+        self._routes |= {name: self._versions[index] for name, index in self._versions.newest.names.items()}
+        self._learns = any(route.learns for route in self._routes.values())
+        for name in self._routes:
+            self._contexts.setdefault(name, {GLOBAL})
+
+    def _route_at(self, name: str, append_ms: int) -> tuple[Route | None, int]:
+        """The version in force then, and the place of the record that brought it."""
+        period = self._versions.at(append_ms)
+        index = period.names.get(name)
+        return (None if index is None else self._versions[index]), period.offset
 
     # -- input ---------------------------------------------------------------------------------------------------
 
@@ -265,7 +288,7 @@ class UpdateStage:
                 self._take(OutcomesFetched(outcomes=outcomes), now_ms, effects)
 
     def _restore(self, owned: OwnedOutcomes, record: StateRecord) -> None:
-        route = self._routes[record.route]
+        route = self._route_at(record.route, record.append_ms)[0] or self._routes[record.route]
         if not route.learns or record.policy != route.policy.name:
             return
         state = self._wake(owned, route, record)
@@ -281,6 +304,7 @@ class UpdateStage:
         value = route.policy.load(record.data, route.models)
         state = Learnt(route=route, context=record.context, partition=owned.number, value=value)
         state.record = record
+        state.since_offset = self._route_at(record.route, record.append_ms)[1]
         state.learnt_ms = record.learnt_ms
         state.published_ms = record.append_ms
         owned.states[record.route, record.context] = state
@@ -313,7 +337,7 @@ class UpdateStage:
         first = owned.first_time(outcome)
         if outcome.offset < owned.position and (outcome.route, outcome.context) not in owned.learns_again:
             return
-        route = self._routes.get(outcome.route)
+        route, since_offset = self._route_at(outcome.route, outcome.append_ms)
         status = self._unlearnable(route, outcome, owned) or ("" if first else "duplicate")
         if status or route is None:
             self._pass(owned, outcome, status)
@@ -327,6 +351,9 @@ class UpdateStage:
             state.settle_with_publication(outcome.offset, owned)
             owned.note(state)
             return
+        if since_offset > state.since_offset:
+            owned.turn(state, route, since_offset)
+        route = state.route
         before = state.value
         if is_keyed(state.context) and route.contexts is not None and state.learnt_ms >= 0:
             is_forgotten = outcome.append_ms > state.learnt_ms + route.contexts.forget_after_ms

@@ -51,6 +51,8 @@ class Learnt:
     retry_ms: int | None = None
     """Not to be sent before this, after a failure."""
     attempts: int = 0
+    since_offset: int = -1
+    """Place of the record that put its route's version in force; -1: the config's."""
     floor: int | None = None
     """No record of this state that still lacks its snapshot has a lower epoch; None where none lacks it."""
 
@@ -151,6 +153,18 @@ class OwnedOutcomes:
         self._recent: dict[int, deque[tuple[_Key, int, int]]] = {}  # by join partition; with the time by its clock
         self._clocks: dict[int, tuple[int, int]] = {}
         """By join partition: last append time, and time at work until then."""
+
+    def turn(self, state: Learnt, route: Route, since_offset: int) -> None:
+        """Go on under a later version of the route: what the state says of models that both have is kept."""
+        state.since_offset = since_offset
+        if route is state.route:
+            return
+        self._resting[state.route].pop(state, None)
+        before, state.route = state.route, route
+        if before.policy.name == route.policy.name:
+            state.value = route.policy.load(before.policy.dump(state.value), route.models)
+        else:
+            state.value = route.policy.initial(route.models)
 
     def note(self, state: Learnt) -> None:
         """Something about this state has changed."""

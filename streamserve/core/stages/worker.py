@@ -33,6 +33,7 @@ from streamserve.core.events import (
     ContextsFetched,
     Drain,
     Event,
+    ModelsHosted,
     Produced,
     ProduceFailed,
     RequestsFetched,
@@ -48,7 +49,7 @@ from streamserve.core.messages import I64, U64, Answers, Flags, Requests
 from streamserve.core.opinions import unsure
 from streamserve.core.owned import Owned
 from streamserve.core.reasons import PRESENT, Missing
-from streamserve.core.routes import AppRules
+from streamserve.core.routes import AppRules, Route
 from streamserve.core.slicing import take_answers, take_requests, unwritten_answers
 from streamserve.core.table import NEVER_MS, Table
 from streamserve.core.thinning import Thinning
@@ -95,34 +96,32 @@ class WorkerStage:
         headroom: Headroom | None = None,
         settles: bool = True,
         lane_rules: LaneRules = DEFAULT_LANE_RULES,
+        pool: str = "",
     ) -> None:
-        """`settles` False: its answers are handed over in this process and somebody else settles its requests."""
+        """`settles` False: its answers are handed over in this process and somebody else settles its requests.
+
+        `pool`: whose models it is to ask, where routes say who asks which.
+        """
         self._rules = rules
+        self._pool = pool
+        self._routes = epochs.routes
         self._settles = settles
         self._epochs = epochs
         self._admission = admission or Admission(rules, epochs)
         self._headroom = headroom or Headroom(rules.guard_ms, rules.shortest_budget_ms)
         self._table = Table(_COLUMNS, lists=("keys", "values", "headers", "errors"))
-        lanes = {each.lane: Lane(lane_rules) for each in models.values() if each.lane is not None}
-        self._desks = {
-            model: Desk(each, self._table, None if each.lane is None else lanes[each.lane])
-            for model, each in models.items()
-        }
-        self._hosted = [
-            [(bit, self._desks[model]) for bit, model in enumerate(route.models) if model in self._desks]
-            for route in rules.routes
-        ]
-        self._answering = Answering(rules, self._table, codecs)
-        self._seconds = {
-            route.name: (index, route, self._desks[route.second])
-            for index, route in enumerate(rules.routes)
-            if route.second is not None and route.second in self._desks
-        }
-        self._thinning = {
-            route.name: Thinning(len(hosted), route.deadline_ms)
-            for route, hosted in zip(rules.routes, self._hosted, strict=True)
-            if len(hosted) > 1 and route.second is None
-        }
+        self._lanes: dict[str, Lane] = {}
+        self._lane_rules = lane_rules
+        self._desks = {model: self._desk(each) for model, each in models.items()}
+        self._answering = Answering(rules, self._routes, self._table, codecs)
+        self._turns = -1
+        self._hosted: dict[int, list[tuple[int, Desk]]] = {}
+        """Route index -> bit and desk of each model that is asked here."""
+        self._lacking: dict[int, list[tuple[int, str]]] = {}
+        """Route index -> bit and id of each model that is to be asked here and is not loaded."""
+        self._seconds: dict[int, tuple[Route, Desk]] = {}
+        self._thinning: dict[int, Thinning] = {}
+        self._arrange()
         self._skip: dict[int, I64] = {}
         self._owned = Owned()
         self._lag: dict[int, int] = {}
@@ -136,6 +135,43 @@ class WorkerStage:
         self._soonest_ms = NEVER_MS
         """No later than the first deadline that somebody waits for; exact unless it is stale."""
         self._soonest_is_stale = False
+
+    def _desk(self, rules: ModelRules) -> Desk:
+        lane = None if rules.lane is None else self._lanes.setdefault(rules.lane, Lane(self._lane_rules))
+        return Desk(rules, self._table, lane)
+
+    def _arrange(self) -> None:
+        """Who is asked here, on the routes that requests may have."""
+        self._turns = self._routes.turns
+        before, self._thinning = self._thinning, {}
+        self._hosted, self._lacking, self._seconds = {}, {}, {}
+        for index, route in self._routes.live.items():
+            knows = bool(self._pool and route.pools)
+            mine = [bit for bit in range(len(route.models)) if not knows or route.pools[bit] == self._pool]
+            there = [(bit, self._desks[route.models[bit]]) for bit in mine if route.models[bit] in self._desks]
+            self._hosted[index] = there
+            if knows:
+                lacking = [(bit, route.models[bit]) for bit in mine if route.models[bit] not in self._desks]
+                self._lacking |= {index: lacking} if lacking else {}
+            if route.second is not None and any(desk.rules.model == route.second for _, desk in there):
+                self._seconds[index] = (route, self._desks[route.second])
+            elif route.second is None and len(there) > 1:
+                known = before.get(index)
+                is_same = known is not None and known.members == len(there)
+                self._thinning[index] = known if known and is_same else Thinning(len(there), route.deadline_ms)
+
+    def _host(self, models: Mapping[str, ModelRules], now_ms: int, effects: list[Effect]) -> None:
+        """Other models than before. What is queued for one that has gone is answered at once."""
+        gone = [desk for model, desk in self._desks.items() if model not in models]
+        before, self._desks = self._desks, {}
+        for model, model_rules in models.items():
+            desk = self._desks[model] = before[model] if model in before else self._desk(model_rules)
+            if desk.rules.cache_bytes != model_rules.cache_bytes:  # the pool's memory is shared out anew
+                self._answering.forget(model)
+            desk.rules = model_rules
+        self._arrange()
+        for desk in gone:
+            self._emit_all(self._answering.let_go(desk, now_ms), now_ms, effects)
 
     # -- protocol ------------------------------------------------------------------------------------------------
 
@@ -154,6 +190,8 @@ class WorkerStage:
                 self._send_again(event, effects)
             case StatesFetched() | ContextsFetched() | StatesKnownUntil():
                 self._epochs.take(event)
+            case ModelsHosted():
+                self._host(event.models, now_ms, effects)
             case Assigned():
                 self._assign(event)
             case Revoked():
@@ -266,6 +304,8 @@ class WorkerStage:
         if not n:
             return
         admitted = self._admission.admit(requests)
+        if self._turns != self._routes.turns:
+            self._arrange()
         choice = admitted.choice
         live = (admitted.route >= 0) & (admitted.deadline_ms > now_ms)
         if admitted.errors:
@@ -275,7 +315,7 @@ class WorkerStage:
         waiting = np.zeros(n, np.int64)
         for route in distinct(admitted.route[live]):
             rows = live & (admitted.route == route)
-            for bit, _ in self._hosted[route]:
+            for bit, _ in (*self._hosted[route], *self._lacking.get(route, ())):
                 waiting += rows & has_bit(choice.chosen, bit)
         kept = indices(waiting > 0)
         if len(kept) < n and self._settles:
@@ -321,7 +361,7 @@ class WorkerStage:
     def _may_second(self, admitted: Admitted, append_ms: I64) -> Flags:
         """`[n]`: who has not named its model, nor left that one out, and no switch keeps it from it."""
         found = ~admitted.forced
-        for index, route, _ in self._seconds.values():
+        for index, (route, _) in self._seconds.items():
             assert route.second is not None
             mine = admitted.route == index
             asked = (admitted.without & np.uint64(route.second_mask)) == 0
@@ -347,6 +387,10 @@ class WorkerStage:
         routes, chosen = table["route"][at], table["chosen"][at]
         for route in distinct(routes):
             on_route = routes == route
+            for bit, model in self._lacking.get(route, ()):
+                lacked = handles[on_route & has_bit(chosen, bit)]
+                if len(lacked):
+                    self._emit_all(self._answering.not_hosted(model, lacked, now_ms), now_ms, effects)
             asked = self._asked(route, at, on_route, now_ms)
             for bit, desk in self._hosted[route]:
                 wanted = on_route & has_bit(chosen, bit)
@@ -369,7 +413,7 @@ class WorkerStage:
 
     def _asked(self, route: int, at: I64, on_route: Flags, now_ms: int) -> U64 | None:
         """`[n]`: which hosted models these requests go to while fewer are asked; None: all that are chosen."""
-        thinning = self._thinning.get(self._rules.routes[route].name)
+        thinning = self._thinning.get(route)
         if thinning is None:
             return None
         thinning.arrived(int(np.count_nonzero(on_route)), now_ms)
@@ -429,13 +473,13 @@ class WorkerStage:
             return
         handles, answers = ours
         table = self._table
-        if answers.route in self._seconds:
+        if answers.route_index in self._seconds:
             answers = self._with_second(handles, answers, now_ms, effects)
         at = table.at(handles[handles >= table.base])
         counted = at[table["waiting"][at] > 0]
         table["waiting"][counted] -= 1
         self._soonest_is_stale = True
-        if answers.route in self._thinning:
+        if answers.route_index in self._thinning:
             self._weigh(answers, handles, counted, now_ms)
         if not self._settles:
             effects.append(EmitAnswers(token=-1, answers=answers))
@@ -449,7 +493,8 @@ class WorkerStage:
 
         The answer bears that model among its chosen: so an aggregator waits for it, and no longer than the deadline.
         """
-        index, route, desk = self._seconds[answers.route]
+        index = answers.route_index
+        route, desk = self._seconds[index]
         table = self._table
         wanted = unsure(answers, route, index, self._epochs) & (handles >= table.base)
         rows = indices(wanted)
@@ -494,13 +539,13 @@ class WorkerStage:
         table["heard"][table.at(good)] = True
         over = counted[table["waiting"][counted] == 0]
         lost = int(np.count_nonzero(~table["heard"][over])) if every(answers.missing == SHED) else 0
-        self._thinning[answers.route].ended(len(good), len(over), lost, now_ms)
+        self._thinning[answers.route_index].ended(len(good), len(over), lost, now_ms)
 
     def _note_lost(self, at: I64, now_ms: int) -> None:
         """Requests whose deadline came before all their models had answered."""
         table = self._table
         for route in distinct(table["route"][at]) if self._thinning else ():
-            thinning = self._thinning.get(self._rules.routes[route].name)
+            thinning = self._thinning.get(route)
             if thinning is not None:
                 mine = at[table["route"][at] == route]
                 thinning.ended(0, len(mine), int(np.count_nonzero(~table["heard"][mine])), now_ms)

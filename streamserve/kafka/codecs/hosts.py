@@ -3,34 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from streamserve.kafka.codecs.contract import VERSION, read
 from streamserve.kafka.ports import Record
-from streamserve.topics.internal_values import HostsValue, SwitchValue
+from streamserve.topics.internal_values import ConfigValue, HostsValue, SwitchValue
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_decode = msgspec.json.Decoder(HostsValue | SwitchValue).decode
+_decode = msgspec.json.Decoder(HostsValue | SwitchValue | ConfigValue).decode
 Arrays = Mapping[str, int]
 #: Smaller arrays are not worth a line each.
 LEAST_ARRAY_BYTES = 4_096
 
 
-def encode_hosts(pool: str, instance: str, models: Sequence[str], plans: Mapping[str, Arrays] | None = None) -> Record:
+def encode_hosts(
+    pool: str,
+    instance: str,
+    models: Sequence[str],
+    plans: Mapping[str, Arrays] | None = None,
+    *,
+    failed: Mapping[str, str] | None = None,
+    seen: int = 0,
+    config: Mapping[str, Any] | None = None,
+) -> Record:
     """The record of one process: key `<pool>/<instance>`, value which models (`name@version`) it has warmed.
 
-    `plans`: of white-box plans among them, bytes of each array by content hash; small ones are left out.
+    `plans`: of white-box plans among them, bytes of each array by content hash; small ones are left out. `failed`:
+    models that it could not load, with words. `seen`: number of the newest config of the log that it has acted on.
+    `config`: the sections that it was started with.
     """
     large = {
         model: {array: size for array, size in arrays.items() if size >= LEAST_ARRAY_BYTES}
         for model, arrays in (plans or {}).items()
     }
-    value = HostsValue(v=VERSION, pool=pool, instance=instance, models=list(models), plans=large)
+    value = HostsValue(
+        v=VERSION,
+        pool=pool,
+        instance=instance,
+        models=list(models),
+        plans=large,
+        failed=dict(failed or {}),
+        seen=seen,
+        config=None if config is None else dict(config),
+    )
     return Record(key=f"{pool}/{instance}".encode(), value=_encode(value))
+
+
+def decode_hosts(value: bytes | None, where: str) -> HostsValue | None:
+    """None where the record is another of the models topic. Raises ContractError."""
+    found = None if value is None else read(value, _decode, where)
+    return found if isinstance(found, HostsValue) else None
 
 
 def decode_plans(value: bytes | None, where: str) -> dict[str, dict[str, int]]:
     """Of a models record, the plans that a worker says it holds; none of another record. Raises ContractError."""
-    found = None if value is None else read(value, _decode, where)
-    return found.plans if isinstance(found, HostsValue) else {}
+    found = decode_hosts(value, where)
+    return {} if found is None else found.plans

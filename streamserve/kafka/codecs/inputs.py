@@ -20,6 +20,8 @@ _BUILDERS: Mapping[str, Callable[[int], InputCodec]] = {
     "raw": RawCodec,
 }
 
+INPUTS = tuple(_BUILDERS)
+
 
 def input_codec(name: str, max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES) -> InputCodec:
     """The codec of that name; values above `max_request_bytes` are refused unparsed.

@@ -13,6 +13,7 @@ import numpy as np
 
 from streamserve.core.events import BatchFinished
 from streamserve.core.messages import F64, I64, AnyArray, Outputs
+from streamserve.kafka.runner import Sampling
 from streamserve.runtimes.base import Runtime
 from streamserve.runtimes.isolation import ProcessState
 from streamserve.testing.simulator.world import Machine, World
@@ -103,13 +104,21 @@ class SimulatedRunner:
         process: str,
         weather: Weather,
     ) -> None:
-        self._runtimes = runtimes
+        self._runtimes = dict(runtimes)
         self._finished = finished
         self._machine, self._world, self._process, self._weather = machine, world, process, weather
         self._busy_until: dict[str, float] = {}
 
     async def warm(self, samples: Mapping[str, AnyArray | None]) -> None:
         await asyncio.sleep(self._world.delay(5, 40) / 1000)
+
+    async def adopt(self, model: str, make: Callable[[], Runtime], sample: Sampling) -> Runtime:
+        await asyncio.sleep(self._world.delay(5, 40) / 1000)
+        self._runtimes[model] = make()
+        return self._runtimes[model]
+
+    async def drop(self, model: str) -> None:
+        del self._runtimes[model]
 
     def submit(self, batch: int, model: str, inputs: AnyArray, *, here: bool = False) -> None:
         runtime = self._runtimes[model]

@@ -224,7 +224,7 @@ class SimulatedProcess:
             )
 
         if form.role == "worker":
-            return [service(worker_role(app, form.pool, env.models[self._variant][form.pool], form.name))]
+            return [service(worker_role(app, form.pool, dict(env.models[self._variant][form.pool]), form.name))]
         if form.role == "aggregate":
             return [service(aggregator_role(app))]
         joining = service(join_role(app), follows_states=False)
