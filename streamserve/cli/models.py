@@ -12,6 +12,7 @@ import typer
 
 from streamserve.assembly import app_rules
 from streamserve.cli.targeting import AsJson, Servers, run
+from streamserve.client.arguments import MOST_MS
 from streamserve.client.connection import KafkaLog
 from streamserve.client.deploying import deploy as deploy_config
 from streamserve.client.scanning import scanning
@@ -66,7 +67,9 @@ def _time(ms: int) -> str:
 @app.command()
 def deploy(
     config: Config,
-    wait_ms: Annotated[int, typer.Option("--wait-ms", min=1, help="For the pools to load what is new.")] = 120_000,
+    wait_ms: Annotated[
+        int, typer.Option("--wait-ms", min=1, max=MOST_MS, help="For the pools to load what is new.")
+    ] = 120_000,
     without: Annotated[
         list[str] | None,
         typer.Option("--without", help="`POOL/INSTANCE` that is gone for good and not waited for; may be repeated."),

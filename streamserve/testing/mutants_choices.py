@@ -38,7 +38,7 @@ def _first_answer_kept() -> AbstractContextManager[None]:
     def make(original: Any) -> Any:
         def weights(self: Settling, route: int, at: Any) -> Any:
             found, table = original(self, route, at), self._window.table
-            mask = self._rules.routes[route].second_mask
+            mask = self._routes[route].second_mask
             both = table["chosen"][at] & table["present"][at]
             came = (both & np.uint64(mask)) != 0
             for row in np.flatnonzero(came):
