@@ -12,7 +12,7 @@ from streamserve.assembly import model_rules_of, model_spec, sections_of
 from streamserve.core.desk import ModelRules
 from streamserve.core.effects import Count
 from streamserve.core.events import Event, ModelsHosted
-from streamserve.errors import StreamserveError
+from streamserve.errors import BrokerError, StreamserveError
 from streamserve.kafka.announcing import Announcement
 from streamserve.kafka.codecs.hosts import encode_hosts
 from streamserve.kafka.configs import Configs
@@ -55,6 +55,7 @@ class LivePool:
         self._count = count
         self._now_ms = now_ms
         self._failed: dict[str, str] = {}
+        self._untold = False
         self._changed = asyncio.Event()
         configs.changed.append(self._changed.set)
         self.say: Callable[[Announcement], Awaitable[None]] | None = None
@@ -107,8 +108,14 @@ class LivePool:
                 _log.info("model %s is let go", model, extra=about("unload", model=model))
                 await self._runner.drop(model)
                 del self._runtimes[model]
-        if self.say is not None and (is_news or (sorted(self._runtimes), self._failed) != before):
-            await self.say(self.announcement)
+        self._untold |= is_news or (sorted(self._runtimes), self._failed) != before
+        if self.say is not None and self._untold:
+            try:
+                await self.say(self.announcement)
+            except BrokerError as error:  # it serves on; whoever deploys waits for this
+                _log.warning("what this process hosts cannot be told yet: %s", error)
+            else:
+                self._untold = False
 
     def _rules(self, runtimes: Mapping[str, Runtime]) -> dict[str, ModelRules]:
         wanted = self._configs.to_host(self._pool, self._now_ms())

@@ -15,6 +15,7 @@ import pytest
 from streamserve.assembly import sections_of
 from streamserve.core.effects import Count
 from streamserve.core.events import BatchFinished, ModelsHosted
+from streamserve.errors import BrokerError
 from streamserve.kafka import pool
 from streamserve.kafka.codecs.configs import PROPOSED_KEY, encode_config
 from streamserve.kafka.codecs.hosts import decode_hosts
@@ -127,6 +128,23 @@ async def test_a_model_that_cannot_be_loaded_is_told_of_and_the_others_serve_on(
     assert "bad@1 cannot be loaded" in caplog.text
     assert [(count.what, count.label, count.n) for count in process.counted] == [("models", "not_loaded", 1)]
     assert (await process.call("one@1")).outputs is not None
+
+
+async def test_what_the_broker_did_not_take_is_said_again(caplog: pytest.LogCaptureFixture) -> None:
+    process = Process(settings_of(one="first"))
+
+    async def refuse(_announcement: Any) -> None:
+        raise BrokerError("it is away")
+
+    process.live.say = refuse
+    with caplog.at_level(logging.WARNING, "streamserve"):
+        await process.hears(config(settings_of(one="first", two="second"), 1, in_force=False))
+    assert "cannot be told yet: it is away" in caplog.text
+    process.live.say = process._say
+    await process.live.look()
+    assert len(process.said) == 1
+    await process.live.look()
+    assert len(process.said) == 1
 
 
 async def test_a_proposal_that_is_taken_back_is_let_go() -> None:
