@@ -166,7 +166,7 @@ def shed_us(n: int) -> float:
     drive = Drive(stage, now)
     drive.feed(assigned())
     for rows in range(1, 30):  # so slow that nobody can make it
-        stage._desks["m0@1"].batcher.observe(rows, 2.0 * app.routes[0].deadline_ms, False)
+        stage._hosted.desks["m0@1"].batcher.observe(rows, 2.0 * app.routes[0].deadline_ms, False)
     chunks = fetches(values(n), now)
     seconds = timed(lambda: _run(drive, chunks))
     assert stage.idle

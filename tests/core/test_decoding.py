@@ -116,7 +116,7 @@ def test_parts_that_cannot_be_joined_are_a_missing_answer() -> None:
     w.feed(requests([b":" + b";".join(b"%d,0" % i for i in range(11)), b":1,1"]))
     assert w.outcome(0) == ("error", "all_members_failed")
     assert w.outcome(1)[0] == "ok"
-    assert not w.stage._worker._desks["a@1"].parts
+    assert not w.stage._worker._hosted.desks["a@1"].parts
 
 
 def test_a_clock_that_runs_ahead_holds_nobody_for_ever() -> None:

@@ -8,7 +8,8 @@ Its own promises:
 * every request is settled by its deadline, even if a model call never returns;
 * no model's queue is longer than its bound, however long one hangs.
 
-Long since taking in, sending and settling share one table; what runs and why is in `answering` and `desk`.
+Long since what comes in, is given up and goes on meets in one table; what runs and why is in `answering` and `desk`,
+who is asked in `hosted`, what waits for acknowledgements in `worker_send`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from streamserve.core.blocks import Answered
 from streamserve.core.bounds import Fill, fullest
 from streamserve.core.codec import InputCodec
 from streamserve.core.desk import Desk, ModelRules
-from streamserve.core.effects import Count, Effect, EmitAnswers, settles
+from streamserve.core.effects import Count, Effect, settles
 from streamserve.core.epochs import EpochTable
 from streamserve.core.events import (
     Assigned,
@@ -44,15 +45,16 @@ from streamserve.core.events import (
 )
 from streamserve.core.fast import distinct, every, has_bit, indices, some
 from streamserve.core.headroom import Headroom
-from streamserve.core.lanes import Lane, LaneRules, in_turn
+from streamserve.core.hosted import Hosted
+from streamserve.core.lanes import LaneRules, in_turn
 from streamserve.core.messages import I64, U64, Answers, Flags, Requests
 from streamserve.core.opinions import unsure
 from streamserve.core.owned import Owned
 from streamserve.core.reasons import PRESENT, Missing
-from streamserve.core.routes import AppRules, Route
-from streamserve.core.slicing import take_answers, take_requests, unwritten_answers
+from streamserve.core.routes import AppRules
+from streamserve.core.slicing import take_requests
+from streamserve.core.stages.worker_send import Sending
 from streamserve.core.table import NEVER_MS, Table
-from streamserve.core.thinning import Thinning
 
 SHED = int(Missing.SHED)
 NOBODY = np.zeros(0, np.int64)
@@ -103,74 +105,28 @@ class WorkerStage:
         `pool`: whose models it is to ask, where routes say who asks which.
         """
         self._rules = rules
-        self._pool = pool
-        self._routes = epochs.routes
         self._settles = settles
         self._epochs = epochs
         self._admission = admission or Admission(rules, epochs)
         self._headroom = headroom or Headroom(rules.guard_ms, rules.shortest_budget_ms)
         self._table = Table(_COLUMNS, lists=("keys", "values", "headers", "errors"))
-        self._lanes: dict[str, Lane] = {}
-        self._lane_rules = lane_rules
-        self._desks = {model: self._desk(each) for model, each in models.items()}
-        self._answering = Answering(rules, self._routes, self._table, codecs)
-        self._turns = -1
-        self._hosted: dict[int, list[tuple[int, Desk]]] = {}
-        """Route index -> bit and desk of each model that is asked here."""
-        self._lacking: dict[int, list[tuple[int, str]]] = {}
-        """Route index -> bit and id of each model that is to be asked here and is not loaded."""
-        self._seconds: dict[int, tuple[Route, Desk]] = {}
-        self._thinning: dict[int, Thinning] = {}
-        self._arrange()
+        self._hosted = Hosted(models, epochs.routes, self._table, lane_rules, pool=pool)
+        self._answering = Answering(rules, epochs.routes, self._table, codecs)
         self._skip: dict[int, I64] = {}
         self._owned = Owned()
+        self._sending = Sending(self._table, self._owned, settles=settles)
         self._lag: dict[int, int] = {}
-        self._sent: dict[int, tuple[I64, Answers]] = {}
-        """Token -> those that wait for its acknowledgement, and all that it carries."""
         self._later: list[tuple[Desk, I64]] = []
         """Requests for second opinions of the present turn."""
-        self._next_token = 0
         self._largest_bytes = 1
         """No body was larger: a queue that is far below its bound need not be added up."""
         self._soonest_ms = NEVER_MS
         """No later than the first deadline that somebody waits for; exact unless it is stale."""
         self._soonest_is_stale = False
 
-    def _desk(self, rules: ModelRules) -> Desk:
-        lane = None if rules.lane is None else self._lanes.setdefault(rules.lane, Lane(self._lane_rules))
-        return Desk(rules, self._table, lane)
-
-    def _arrange(self) -> None:
-        """Who is asked here, on the routes that requests may have."""
-        self._turns = self._routes.turns
-        before, self._thinning = self._thinning, {}
-        self._hosted, self._lacking, self._seconds = {}, {}, {}
-        for index, route in self._routes.live.items():
-            knows = bool(self._pool and route.pools)
-            mine = [bit for bit in range(len(route.models)) if not knows or route.pools[bit] == self._pool]
-            there = [(bit, self._desks[route.models[bit]]) for bit in mine if route.models[bit] in self._desks]
-            self._hosted[index] = there
-            if knows:
-                lacking = [(bit, route.models[bit]) for bit in mine if route.models[bit] not in self._desks]
-                self._lacking |= {index: lacking} if lacking else {}
-            if route.second is not None and any(desk.rules.model == route.second for _, desk in there):
-                self._seconds[index] = (route, self._desks[route.second])
-            elif route.second is None and len(there) > 1:
-                known = before.get(index)
-                is_same = known is not None and known.members == len(there)
-                self._thinning[index] = known if known and is_same else Thinning(len(there), route.deadline_ms)
-
     def _host(self, models: Mapping[str, ModelRules], now_ms: int, effects: list[Effect]) -> None:
         """Other models than before. What is queued for one that has gone is answered at once."""
-        gone = [desk for model, desk in self._desks.items() if model not in models]
-        before, self._desks = self._desks, {}
-        for model, model_rules in models.items():
-            desk = self._desks[model] = before[model] if model in before else self._desk(model_rules)
-            if desk.rules.cache_bytes != model_rules.cache_bytes:  # the pool's memory is shared out anew
-                self._answering.forget(model)
-            desk.rules = model_rules
-        self._arrange()
-        for desk in gone:
+        for desk in self._hosted.change(models, self._answering.forget):
             self._emit_all(self._answering.let_go(desk, now_ms), now_ms, effects)
 
     # -- protocol ------------------------------------------------------------------------------------------------
@@ -185,9 +141,9 @@ class WorkerStage:
                 for batch in event.batches:
                     self._finish(batch, now_ms, effects)
             case Produced():
-                self._acknowledge(event.token, effects)
+                self._sending.acknowledge(event.token, effects)
             case ProduceFailed():
-                self._send_again(event, effects)
+                self._sending.send_again(event, effects)
             case StatesFetched() | ContextsFetched() | StatesKnownUntil():
                 self._epochs.take(event)
             case ModelsHosted():
@@ -206,20 +162,20 @@ class WorkerStage:
 
     def _decide(self, now_ms: int, effects: list[Effect]) -> None:
         self._expire(now_ms, effects)
-        for desk in in_turn(self._desks.values(), now_ms):
+        for desk in in_turn(self._hosted.desks.values(), now_ms):
             self._cut(desk, now_ms, effects)
-        for desk in self._desks.values():
+        for desk in self._hosted.desks.values():
             if desk.circuit.is_open and len(desk):
                 self._emit_all(self._answering.turn_away(desk, now_ms), now_ms, effects)
         # Others may have decoded what one waits to fill a batch with: then there are more rows than it saw.
-        for desk in in_turn([desk for desk in self._desks.values() if desk.go_at_ms is not None], now_ms):
+        for desk in in_turn([desk for desk in self._hosted.desks.values() if desk.go_at_ms is not None], now_ms):
             self._cut(desk, now_ms, effects)
         self._ask_later(now_ms, effects)
-        self._drop_done()
+        self._sending.drop_done()
 
     def next_deadline_ms(self) -> int | None:
         soonest = self._soonest()
-        for desk in self._desks.values():
+        for desk in self._hosted.desks.values():
             if desk.go_at_ms is not None and desk.go_at_ms < soonest:
                 soonest = desk.go_at_ms
         return None if soonest == NEVER_MS else soonest
@@ -242,7 +198,7 @@ class WorkerStage:
         return any(
             self._is_far_below(desk, bounds.queue_requests, bounds.queue_bytes)
             or desk.has_room(bounds.queue_requests, bounds.queue_bytes)
-            for desk in self._desks.values()
+            for desk in self._hosted.desks.values()
         )
 
     def _is_far_below(self, desk: Desk, most_requests: int, most_bytes: int) -> bool:
@@ -256,7 +212,7 @@ class WorkerStage:
         return desk.pop_over(most_requests, most_bytes)
 
     def fills(self) -> Mapping[str, Fill]:
-        bounds, desks = self._rules.bounds, self._desks.values()
+        bounds, desks = self._rules.bounds, self._hosted.desks.values()
         queued = [Fill(len(desk), bounds.most_queued_requests) for desk in desks]
         n_bytes = [Fill(int(desk.queued_bytes()[-1]) if len(desk) else 0, bounds.most_queued_bytes) for desk in desks]
         return {
@@ -287,12 +243,12 @@ class WorkerStage:
             self._owned.end(partition)
             self._skip.pop(partition, None)
             self._lag.pop(partition, None)
-        self._forget_sent()
+        self._sending.forget_lost()
         gone = indices(np.isin(table["partition"], event.partitions))
         table["done"][gone] = True
         table["waiting"][gone] = 0
         self._soonest_is_stale = True
-        for desk in self._desks.values():
+        for desk in self._hosted.desks.values():
             desk.remove(gone + table.base)
 
     def _take(self, requests: Requests, now_ms: int, effects: list[Effect]) -> None:
@@ -304,8 +260,7 @@ class WorkerStage:
         if not n:
             return
         admitted = self._admission.admit(requests)
-        if self._turns != self._routes.turns:
-            self._arrange()
+        self._hosted.follow()
         choice = admitted.choice
         live = (admitted.route >= 0) & (admitted.deadline_ms > now_ms)
         if admitted.errors:
@@ -315,7 +270,7 @@ class WorkerStage:
         waiting = np.zeros(n, np.int64)
         for route in distinct(admitted.route[live]):
             rows = live & (admitted.route == route)
-            for bit, _ in (*self._hosted[route], *self._lacking.get(route, ())):
+            for bit, _ in (*self._hosted.of_route[route], *self._hosted.lacking.get(route, ())):
                 waiting += rows & has_bit(choice.chosen, bit)
         kept = indices(waiting > 0)
         if len(kept) < n and self._settles:
@@ -346,7 +301,7 @@ class WorkerStage:
                 "n_bytes": n_bytes,
                 "ids": None,
                 "waiting": waiting[kept],
-                "may_second": self._may_second(admitted, requests.append_ms)[kept] if self._seconds else False,
+                "may_second": self._may_second(admitted, requests.append_ms)[kept] if self._hosted.seconds else False,
             },
             {
                 "keys": requests.keys if all_kept else [requests.keys[i] for i in rows_kept],
@@ -361,7 +316,7 @@ class WorkerStage:
     def _may_second(self, admitted: Admitted, append_ms: I64) -> Flags:
         """`[n]`: who has not named its model, nor left that one out, and no switch keeps it from it."""
         found = ~admitted.forced
-        for index, (route, _) in self._seconds.items():
+        for index, (route, _) in self._hosted.seconds.items():
             assert route.second is not None
             mine = admitted.route == index
             asked = (admitted.without & np.uint64(route.second_mask)) == 0
@@ -387,12 +342,12 @@ class WorkerStage:
         routes, chosen = table["route"][at], table["chosen"][at]
         for route in distinct(routes):
             on_route = routes == route
-            for bit, model in self._lacking.get(route, ()):
+            for bit, model in self._hosted.lacking.get(route, ()):
                 lacked = handles[on_route & has_bit(chosen, bit)]
                 if len(lacked):
                     self._emit_all(self._answering.not_hosted(model, lacked, now_ms), now_ms, effects)
             asked = self._asked(route, at, on_route, now_ms)
-            for bit, desk in self._hosted[route]:
+            for bit, desk in self._hosted.of_route[route]:
                 wanted = on_route & has_bit(chosen, bit)
                 if not some(wanted):
                     continue
@@ -413,13 +368,13 @@ class WorkerStage:
 
     def _asked(self, route: int, at: I64, on_route: Flags, now_ms: int) -> U64 | None:
         """`[n]`: which hosted models these requests go to while fewer are asked; None: all that are chosen."""
-        thinning = self._thinning.get(route)
+        thinning = self._hosted.thinning.get(route)
         if thinning is None:
             return None
         thinning.arrived(int(np.count_nonzero(on_route)), now_ms)
         if thinning.kept == thinning.members:
             return None
-        table, hosted = self._table, self._hosted[route]
+        table, hosted = self._table, self._hosted.of_route[route]
         weights = self._epochs.weights_of_all(route, int(table["epoch"][at[on_route]].max()))
         heaviest = sorted(hosted, key=lambda entry: -weights[entry[0]])[: thinning.kept]
         kept = np.uint64(sum(1 << bit for bit, _ in heaviest))
@@ -436,7 +391,7 @@ class WorkerStage:
         self._emit_all(answered, now_ms, effects)
 
     def _finish(self, batch: BatchFinished, now_ms: int, effects: list[Effect]) -> None:
-        for desk in self._desks.values():
+        for desk in self._hosted.desks.values():
             if desk.running is not None and desk.running.number == batch.batch:
                 self._headroom.noticed(desk.running.started_ms, batch.duration_ms, now_ms)
                 self._emit_all(self._answering.finish(desk, batch, now_ms, effects), now_ms, effects)
@@ -452,13 +407,13 @@ class WorkerStage:
         if not len(due):
             return
         effects.append(Count(what="abandoned", label="deadline", n=len(due)))
-        for desk in self._desks.values():
+        for desk in self._hosted.desks.values():
             self._emit_all(self._answering.shed_due(desk, now_ms, effects), now_ms, effects)
         abandoned = due[table["waiting"][due] > 0]
         if len(abandoned):
             table["waiting"][abandoned] = 0
             self._note_lost(abandoned, now_ms)
-            self._settle(abandoned, effects)
+            self._sending.settle(abandoned, effects)
 
     # -- answers -------------------------------------------------------------------------------------------------
 
@@ -468,25 +423,20 @@ class WorkerStage:
 
     def _emit(self, answered: Answered, now_ms: int, effects: list[Effect]) -> None:
         """Send a block; its requests wait for the acknowledgement. Those already given up (late) do not wait."""
-        ours = self._ours(*answered)
+        ours = self._sending.ours(*answered)
         if ours is None:
             return
         handles, answers = ours
         table = self._table
-        if answers.route_index in self._seconds:
+        if answers.route_index in self._hosted.seconds:
             answers = self._with_second(handles, answers, now_ms, effects)
         at = table.at(handles[handles >= table.base])
         counted = at[table["waiting"][at] > 0]
         table["waiting"][counted] -= 1
         self._soonest_is_stale = True
-        if answers.route_index in self._thinning:
+        if answers.route_index in self._hosted.thinning:
             self._weigh(answers, handles, counted, now_ms)
-        if not self._settles:
-            effects.append(EmitAnswers(token=-1, answers=answers))
-            self._settle(counted, effects)
-            return
-        table["unacked"][counted] += 1
-        self._send(counted + table.base, answers, effects)
+        self._sending.send(counted, answers, effects)
 
     def _with_second(self, handles: I64, answers: Answers, now_ms: int, effects: list[Effect]) -> Answers:
         """Ask for a second opinion where an answer is not sure enough and, alone, one would come in time.
@@ -494,7 +444,7 @@ class WorkerStage:
         The answer bears that model among its chosen: so an aggregator waits for it, and no longer than the deadline.
         """
         index = answers.route_index
-        route, desk = self._seconds[index]
+        route, desk = self._hosted.seconds[index]
         table = self._table
         wanted = unsure(answers, route, index, self._epochs) & (handles >= table.base)
         rows = indices(wanted)
@@ -539,76 +489,13 @@ class WorkerStage:
         table["heard"][table.at(good)] = True
         over = counted[table["waiting"][counted] == 0]
         lost = int(np.count_nonzero(~table["heard"][over])) if every(answers.missing == SHED) else 0
-        self._thinning[answers.route_index].ended(len(good), len(over), lost, now_ms)
+        self._hosted.thinning[answers.route_index].ended(len(good), len(over), lost, now_ms)
 
     def _note_lost(self, at: I64, now_ms: int) -> None:
         """Requests whose deadline came before all their models had answered."""
         table = self._table
-        for route in distinct(table["route"][at]) if self._thinning else ():
-            thinning = self._thinning.get(route)
+        for route in distinct(table["route"][at]) if self._hosted.thinning else ():
+            thinning = self._hosted.thinning.get(route)
             if thinning is not None:
                 mine = at[table["route"][at] == route]
                 thinning.ended(0, len(mine), int(np.count_nonzero(~table["heard"][mine])), now_ms)
-
-    def _forget_sent(self) -> None:
-        """What becomes of the sends of a lost partition is nobody's business here, should it come back."""
-        for token, (handles, answers) in list(self._sent.items()):
-            kept = indices(self._owned.has(answers.partition))
-            if not len(kept):
-                del self._sent[token]
-            elif len(kept) < len(answers):
-                self._sent[token] = (handles, take_answers(answers, kept))
-
-    def _ours(self, handles: I64, answers: Answers) -> tuple[I64, Answers] | None:
-        """What of a block belongs to present ownerships."""
-        ours = self._owned.began(answers.partition, handles)
-        if every(ours):
-            return handles, answers
-        rows = indices(ours)
-        return (handles[rows], take_answers(answers, rows)) if len(rows) else None
-
-    def _send(self, handles: I64, answers: Answers, effects: list[Effect]) -> None:
-        token = self._next_token
-        self._next_token += 1
-        self._sent[token] = (handles, answers)
-        effects.append(EmitAnswers(token=token, answers=answers))
-
-    def _acknowledge(self, token: int, effects: list[Effect]) -> None:
-        sent = self._sent.pop(token, None)
-        if sent is not None:
-            self._written(sent[0], effects)
-
-    def _written(self, handles: I64, effects: list[Effect]) -> None:
-        table = self._table
-        at = table.at(handles[handles >= table.base])
-        at = at[~table["done"][at]]
-        table["unacked"][at] -= 1
-        self._settle(at, effects)
-
-    def _send_again(self, event: ProduceFailed, effects: list[Effect]) -> None:
-        sent = self._sent.pop(event.token, None)
-        if sent is None:
-            return
-        handles, rest = sent[0], unwritten_answers(sent[1], event.written)
-        if len(rest) < len(sent[1]):
-            handles = handles[handles >= self._table.base]
-            again = np.isin(self._table["partition"][self._table.at(handles)], rest.partition)
-            self._written(handles[~again], effects)
-            handles = handles[again]
-        self._send(handles, rest, effects)
-
-    def _settle(self, at: I64, effects: list[Effect]) -> None:
-        table = self._table
-        ready = at[(table["waiting"][at] == 0) & (table["unacked"][at] == 0) & ~table["done"][at]]
-        if not len(ready):
-            return
-        table["done"][ready] = True
-        if self._settles:
-            effects += settles(table["partition"][ready], table["offset"][ready])
-
-    def _drop_done(self) -> None:
-        done = self._table["done"]
-        if len(done) and done[0]:
-            n = len(done) if every(done) else int(done.argmin())
-            self._table.drop_front(n)
-        self._table.release_done()

@@ -24,7 +24,7 @@ class FusedLaws(ServingLaws):
         assert not len(stage._aggregator._window.table)
         assert not stage._aggregator._acks
         assert not stage._aggregator._window.words
-        for desk in stage._worker._desks.values():
+        for desk in stage._worker._hosted.desks.values():
             assert not len(desk)
             if desk.running is None:
                 assert not desk.parts

@@ -34,7 +34,7 @@ class WorkerLaws(ServingLaws):
         """It writes no terminal records."""
 
     def check_end(self) -> None:
-        assert not self.stage._sent
+        assert not len(self.stage._sending)
         assert not len(self.stage._table)
 
 
