@@ -15,6 +15,7 @@ from streamserve.cli.targeting import AsJson, Servers, run
 from streamserve.client.arguments import MOST_MS
 from streamserve.client.connection import KafkaLog
 from streamserve.client.deploying import deploy as deploy_config
+from streamserve.client.in_force import settings_in_force
 from streamserve.client.scanning import scanning
 from streamserve.client.standing import Standing, standings
 from streamserve.client.switching import check_model, switch
@@ -33,12 +34,13 @@ Why = Annotated[str, typer.Option("--why", help="Words for whoever reads the rec
 @app.command("list")
 def list_models(config: Config, bootstrap_servers: Servers = None, as_json: AsJson = False) -> None:
     """Each model of each route: asked, switched off, or frozen because its answers were worse than the baseline's."""
-    rules = app_rules(load_settings(config))
+    settings = load_settings(config)
     target = target_of_config(config, bootstrap_servers)
     log = KafkaLog(target.bootstrap_servers, target.security)
 
     async def read() -> list[Standing]:
         async with scanning(log) as scanner:
+            rules = app_rules(await settings_in_force(scanner, settings))
             return await standings(target.app, scanner, rules.routes)
 
     for one in run(read()):
@@ -119,14 +121,21 @@ def enable(
 
 
 def _switch(config: Path, model: str, servers: str | None, *, disabled: bool, why: str, as_json: bool) -> None:
-    rules = app_rules(load_settings(config))
-    routes = check_model(model, rules.routes, disabled=disabled)
+    settings = load_settings(config)
     target = target_of_config(config, servers)
     log = KafkaLog(target.bootstrap_servers, target.security)
-    append_ms = run(switch(log, target.app, model, disabled=disabled, why=why))
-    in_force_ms = append_ms + rules.epoch_delay_ms
+
+    async def write() -> tuple[tuple[str, ...], int]:
+        async with scanning(log) as scanner:
+            rules = app_rules(await settings_in_force(scanner, settings))
+        routes = check_model(model, rules.routes, disabled=disabled)
+        return routes, await switch(log, target.app, model, disabled=disabled, why=why)
+
+    routes, append_ms = run(write())
+    delay_ms = settings.app.epoch_delay_ms
+    in_force_ms = append_ms + delay_ms
     if as_json:
         typer.echo(json.dumps({"model": model, "disabled": disabled, "routes": routes, "in_force_ms": in_force_ms}))
         return
     verb = "off" if disabled else "on"
-    typer.echo(f"{model} is {verb} in {', '.join(routes)} for requests from {rules.epoch_delay_ms} ms after now on.")
+    typer.echo(f"{model} is {verb} in {', '.join(routes)} for requests from {delay_ms} ms after now on.")
