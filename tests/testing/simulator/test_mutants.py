@@ -36,9 +36,9 @@ FOUND = {
     "no-fence": 11,
     "undecided-requests-read": 0,
     "lease-outlives-a-loss": 4,
-    "late-states-take-over": 839,
+    "late-states-take-over": 668,
     "unknown-versions-forgotten": 125,
-    "markers-not-awaited": 288,
+    "markers-not-awaited": 202,
     "looked-up-before-the-fence": 88,
     "sweep-answers-what-was-answered": 39,
     "skipped-range-forgotten": 5,
@@ -47,7 +47,7 @@ FOUND = {
     "never-stale": 53,
     "freeze-forgotten": 30,
     "first-answer-kept": 13,
-    "second-opinion-awaited-too-long": 568,
+    "second-opinion-awaited-too-long": 1145,
 }
 BEFORE, BEHIND = 1, 20
 FAR = 2_000
