@@ -22,6 +22,7 @@ from yarl import URL
 from streamserve.errors import BrokerError, ContractError
 from streamserve.insights.board import Board, Turn
 from streamserve.insights.cells import Row
+from streamserve.insights.gaps import Gaps, Verdict
 from streamserve.insights.slices import OUTCOMES, PREDICTIONS, InsightRules, Key, Slice
 from streamserve.insights.web import Question, view
 from streamserve.kafka.codecs.decisions import decode_decision, decode_prediction_record
@@ -73,6 +74,7 @@ class InsightsApp:
         self.board = Board(rules, app.partitions, settings.learn.join_window_ms)
         self._rules = rules
         self._pending: list[Any] = []
+        self._gaps = Gaps()
         self._room = asyncio.Event()
         self._last_turn_s = time.monotonic()
         self.consumed = 0
@@ -185,6 +187,7 @@ class InsightsApp:
         self.recovered.clear()
         self._room.clear()
         self._pending, self.board.slices = [], {}
+        self._gaps.clear()
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -205,6 +208,8 @@ class InsightsApp:
                 slice_ = self.board.slices.get(event.message.partition)
                 if slice_ is None:  # revoked: read again by whoever owns it
                     continue
+                if not await self._is_next(event.message, slice_.read[source]):
+                    continue
                 take(slice_, event.message)
                 self.consumed += 1
                 self._pending.append(event)
@@ -212,6 +217,15 @@ class InsightsApp:
                     self._room.clear()
 
         self.faust.agent(self._topic(kind), name=f"{self.faust.conf.id}.{kind}")(read)
+
+    async def _is_next(self, message: Any, expected: int) -> bool:
+        """False where it has come too early: Faust has skipped records, or there are none between."""
+        place = faust.types.TP(message.topic, message.partition)
+        verdict = self._gaps.verdict(place, message.offset, expected)
+        if verdict is Verdict.GO_BACK:
+            _log.info("%s-%d: %d came, %d was expected: read again", *place, message.offset, expected)
+            await self.faust.consumer.seek(place, expected)
+        return verdict is Verdict.TAKE
 
     @staticmethod
     def _take_prediction(slice_: Slice, message: Any) -> None:
