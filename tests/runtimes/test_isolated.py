@@ -442,16 +442,18 @@ def test_a_workers_runner_tells_who_is_away_and_blames_no_process(isolated: Call
 
 async def _away(isolated: Callable[..., IsolatedRuntime]) -> None:
     ends: asyncio.Queue[BatchFinished] = asyncio.Queue()
-    runtime = isolated()
-    runner = ModelRunner({"m@1": runtime, "n@1": isolated("echo", name="n")}, ends.put_nowait)
+    # A good call must not take so long, on a machine that has other work, too.
+    patient = replace(LIMITS, call_timeout_ms=3_000)
+    runtime = isolated(limits=patient)
+    runner = ModelRunner({"m@1": runtime, "n@1": isolated("echo", name="n", limits=patient)}, ends.put_nowait)
     assert runner.away() == []
     runner.submit(1, "m@1", batch(3))
     runner.submit(2, "n@1", batch(5))
     first = await asyncio.wait_for(ends.get(), WAIT_S)
     assert (first.batch, first.error, first.away) == (2, "", False)
     done = await asyncio.wait_for(ends.get(), WAIT_S)
-    assert runner.called_meanwhile(400) == []  # it was called for 500 ms, but holds nobody's lock
-    assert done.error.startswith("model m@1: its process was ended: a call took longer than 500 ms")
+    assert runner.called_meanwhile(400) == []  # it was called for 3 s, but holds nobody's lock
+    assert done.error.startswith("model m@1: its process was ended: a call took longer than 3000 ms")
     (words,) = runner.away()
     assert words.startswith("model m@1: its process")
     metrics = RoleMetrics("worker", "a")
