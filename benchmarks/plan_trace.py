@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from streamserve.core.desk import ModelRules
 from streamserve.core.effects import Effect, EmitAnswers, RunBatch, Settle
 from streamserve.core.epochs import EpochTable
-from streamserve.core.events import BatchFinished, Produced, RequestsFetched, Resume
+from streamserve.core.events import BatchFinished, Produced, Resume
 from streamserve.core.lanes import LaneRules
-from streamserve.core.messages import Headers, Requests
+from streamserve.core.messages import Headers
 from streamserve.core.reasons import PRESENT
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection.static import Static
@@ -29,6 +29,7 @@ from streamserve.core.stages.worker import WorkerStage
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.codecs.inputs import INPUT_CODECS
 from streamserve.kafka.hosting import form_of_rows, with_lanes
+from streamserve.kafka.intake import requests_event
 from streamserve.kafka.loop import StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import At, Chunk
@@ -111,7 +112,7 @@ class _Process:
         self._clock = BrokerClock()
         self._loop = StageLoop(
             stage=stage,
-            wiring=Wiring(driving=_TOPIC, events={_TOPIC: _event_of}),
+            wiring=Wiring(driving=_TOPIC, events={_TOPIC: requests_event}),
             clock=self._clock,
             metrics=RoleMetrics("worker", "engines"),
         )
@@ -195,16 +196,3 @@ class _Process:
     def _finished(self, batch: BatchFinished) -> None:
         del self._rows[batch.batch]
         self._loop.post_finished(batch)
-
-
-def _event_of(chunk: Chunk) -> RequestsFetched:
-    return RequestsFetched(
-        requests=Requests(
-            partition=np.full(len(chunk), chunk.at.partition),
-            offsets=chunk.offsets,
-            append_ms=chunk.append_ms,
-            keys=chunk.keys,
-            values=chunk.values,
-            headers=chunk.headers,
-        )
-    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +61,7 @@ class Routes(Sequence[Route]):
     def __len__(self) -> int:
         return len(self._all)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
+    def __getitem__(self, index: Any) -> Any:
         return self._all[index]
 
     def __iter__(self) -> Iterator[Route]:

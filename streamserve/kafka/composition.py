@@ -1,6 +1,8 @@
 """From an app's config to its roles: which stage, which topics, which encoders; and each role as a service.
 
 What a role talks to comes in as `Clients`, so the same composition runs on Kafka and on a simulated log.
+
+Long since each role is one declaration, and all of them are to be seen side by side.
 """
 
 from __future__ import annotations

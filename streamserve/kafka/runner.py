@@ -1,5 +1,8 @@
 """Runs models: a thread a model or a lane, calls in order, each answered by one `BatchFinished`. Brief calls of a lane
-run on the loop's own thread, where the stage says so."""
+run on the loop's own thread, where the stage says so.
+
+Long since calls of threads, lanes and the loop end in one queue, whose order with the loop's wake-up is one argument.
+"""
 
 from __future__ import annotations
 

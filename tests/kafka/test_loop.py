@@ -12,8 +12,8 @@ import pytest
 from streamserve.core.bounds import Fill
 from streamserve.core.effects import Count, Effect
 from streamserve.core.events import Event, Produced, RequestsFetched, Resume, Revoked, Tick
-from streamserve.core.messages import Requests
 from streamserve.kafka.clock import BrokerClock
+from streamserve.kafka.intake import requests_event
 from streamserve.kafka.loop import Limits, StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import At, Chunk
@@ -81,23 +81,10 @@ def chunk(start: int, n: int, partition: int = 0) -> Chunk:
     )
 
 
-def event_of(part: Chunk) -> Event:
-    return RequestsFetched(
-        requests=Requests(
-            partition=np.full(len(part), part.at.partition),
-            offsets=part.offsets,
-            append_ms=part.append_ms,
-            keys=part.keys,
-            values=part.values,
-            headers=part.headers,
-        )
-    )
-
-
 def loop_of(stage: Recorder, limits: Limits | None = None, wiring: Wiring | None = None) -> StageLoop:
     loop = StageLoop(
         stage=stage,
-        wiring=wiring or Wiring(driving=TOPIC, events={TOPIC: event_of}),
+        wiring=wiring or Wiring(driving=TOPIC, events={TOPIC: requests_event}),
         clock=BrokerClock(),
         metrics=RoleMetrics("test", "a"),
         limits=limits or Limits(),
@@ -304,7 +291,7 @@ async def test_what_may_wait_is_handled_with_what_comes_next_or_alone_after_a_li
     assert [event.token for event in stage.seen if isinstance(event, Produced)] == [1, 2, 3]
 
 
-QUIET = Wiring(driving=TOPIC, events={TOPIC: event_of}, quiet=frozenset({TOPIC}))
+QUIET = Wiring(driving=TOPIC, events={TOPIC: requests_event}, quiet=frozenset({TOPIC}))
 
 
 async def test_records_of_a_quiet_topic_wait_for_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from streamserve.core.records import StateRecord
 from streamserve.errors import StreamserveError, TopicsDiffer
 from streamserve.kafka import service as service_module
 from streamserve.kafka.clock import SURE_MS, BrokerClock
+from streamserve.kafka.intake import requests_event
 from streamserve.kafka.loop import Wiring
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.once import ExactlyOnce
@@ -109,19 +110,6 @@ class CopyStage:
         return not self._open
 
 
-def requests_of(chunk: Chunk) -> Event:
-    return RequestsFetched(
-        requests=Requests(
-            partition=np.full(len(chunk), chunk.at.partition),
-            offsets=chunk.offsets,
-            append_ms=chunk.append_ms,
-            keys=chunk.keys,
-            values=chunk.values,
-            headers=chunk.headers,
-        )
-    )
-
-
 def never(_message: object) -> Record:
     raise AssertionError("not used here")
 
@@ -160,7 +148,7 @@ def service_on(
         name="copy",
         stage=stage,
         driving_kind="requests",
-        wiring=Wiring(driving=TOPICS.requests, events={TOPICS.requests: requests_of}),
+        wiring=Wiring(driving=TOPICS.requests, events={TOPICS.requests: requests_event}),
         plan=Plan(
             group="a.terminal",
             driving=TOPICS.requests,
