@@ -28,9 +28,10 @@ def commits_of_pools(evidence: Evidence) -> Verdict:
         key = commit.group, commit.partition
         requests, answers = evidence.requests[commit.partition], evidence.answers[commit.partition]
         terminals = evidence.terminals[commit.partition]
-        deleted = evidence.simulation.clients.written[commit.partition].deleted
+        gone = evidence.simulation.clients.written[commit.partition].gone
+        unread_below = max((below for at_ms, below in gone if at_ms <= commit.at_ms), default=0)
         for request in requests[reached.get(key, 0) : commit.offset]:
-            if request is None or request.ask.kind != "good" or request.offset in deleted:
+            if request is None or request.ask.kind != "good" or request.offset < unread_below:
                 continue
             if evidence.in_deploy(evidence.world_ms(request.append_ms), commit.at_ms):
                 continue  # the pool's process may have been asked for other versions than the owner waits for

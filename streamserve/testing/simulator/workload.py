@@ -24,6 +24,8 @@ class Written:
     """True too where no request stands."""
     deleted: set[int] = field(default_factory=set)
     """Requests that were deleted before they were answered: some of them nobody has read."""
+    gone: list[tuple[float, int]] = field(default_factory=list)
+    """When requests were deleted, answered or not, and below which offset."""
     missing: int = 0
     """Requests without a terminal record."""
     prefix: int = 0
@@ -148,6 +150,7 @@ class Clients:
             written.missing -= 1
             self.feedback_to_come -= len(self._waiting[partition].pop(offset, ()))
         written.deleted.update(lost)
+        written.gone.append((self._world.now, before))
         return len(lost)
 
     def _feed(self, partition: int, offset: int, feedback: FeedbackAsk) -> None:

@@ -55,3 +55,9 @@ def test_retention_takes_what_no_commit_needs() -> None:
     assert any(starts)
     assert simulation.seen.faults["retention"] == 1
     assert not judge(Evidence(simulation)).failures
+
+
+def test_a_pool_that_comes_after_a_deletion_need_not_have_read_what_is_gone() -> None:
+    plan = draw(5_050, 2_000)
+    assert {fault.kind for fault in plan.faults} >= {"delete", "leader"}
+    assert not run(plan).failed
