@@ -38,10 +38,16 @@ class Answering:
         self._table = table
         self._inputs = InputRows(table, routes, codecs)
         self._next_batch = 0
+        self._running: dict[int, Desk] = {}
+        """By number of the batch."""
         self._coalescing = Coalescing(rules.bounds.queue_requests)
 
     def fills(self) -> dict[str, Fill]:
         return self._coalescing.fills()
+
+    def running(self, batch: int) -> Desk | None:
+        """The desk whose call this is; None: nobody waits for it any more."""
+        return self._running.get(batch)
 
     def forget(self, model: str) -> None:
         """A model is hosted no more."""
@@ -228,6 +234,7 @@ class Answering:
 
     def _run(self, desk: Desk, batch: Batch, why: str, now_ms: int, effects: list[Effect]) -> None:
         desk.running = batch
+        self._running[batch.number] = desk
         desk.called(now_ms)
         desk.circuit.tries()
         here = False
@@ -316,12 +323,9 @@ class Answering:
 
     def finish(self, desk: Desk, event: BatchFinished, now_ms: int, effects: list[Effect]) -> Iterator[Answered]:
         """What became of the running batch."""
-        batch = desk.running
-        desk.running = None
+        batch = self._ended(desk)
         if batch is None:
             return
-        if desk.lane is not None:
-            desk.lane.ended(desk.rules.model)
         desk.called(now_ms)
         outputs = event.outputs
         if outputs is None:
@@ -347,6 +351,15 @@ class Answering:
         said = outputs if some(missing == PRESENT) else None
         verdict = Verdict(missing=missing, outputs=said, details=checked.details, duration_ms=duration)
         yield from self._deliver(desk, batch, verdict)
+
+    def _ended(self, desk: Desk) -> Batch | None:
+        """Its call is over, or nobody waits for it any more; the batch, if there was one."""
+        batch, desk.running = desk.running, None
+        if batch is not None:
+            del self._running[batch.number]
+            if desk.lane is not None:
+                desk.lane.ended(desk.rules.model)
+        return batch
 
     def _went_well(self, desk: Desk, effects: list[Effect]) -> None:
         desk.calls_failed_in_row = 0
@@ -484,9 +497,7 @@ class Answering:
                 handles.append(self._waiting_for(batch, i))
             for key in batch.keys:
                 self._coalescing.release(key)
-        if desk.running is not None and desk.lane is not None:
-            desk.lane.ended(desk.rules.model)
-        desk.running = None
+        self._ended(desk)
         desk.retries.clear()
         desk.suspects.clear()
         self.forget(desk.rules.model)

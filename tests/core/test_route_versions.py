@@ -202,6 +202,10 @@ def test_what_was_with_a_model_that_goes_is_answered_at_once() -> None:
     assert sorted(offset for _, _, offsets in _said(world) for offset in offsets) == [0, 1, 2]
     world.feed(requests([b"x:1"], first=3))
     assert _said(world)[-1] == ("a@1", Missing.NOT_HOSTED, [3])
+    (call,) = (batch for batch in world.batches if batch.model == "a@1")
+    before = len(_said(world))
+    world.feed(says_its_name(call))  # it ends when nobody waits for it any more
+    assert len(_said(world)) == before
 
 
 def test_a_model_that_comes_is_asked_from_then_on() -> None:

@@ -391,11 +391,10 @@ class WorkerStage:
         self._emit_all(answered, now_ms, effects)
 
     def _finish(self, batch: BatchFinished, now_ms: int, effects: list[Effect]) -> None:
-        for desk in self._hosted.desks.values():
-            if desk.running is not None and desk.running.number == batch.batch:
-                self._headroom.noticed(desk.running.started_ms, batch.duration_ms, now_ms)
-                self._emit_all(self._answering.finish(desk, batch, now_ms, effects), now_ms, effects)
-                return
+        desk = self._answering.running(batch.batch)
+        if desk is not None and desk.running is not None:
+            self._headroom.noticed(desk.running.started_ms, batch.duration_ms, now_ms)
+            self._emit_all(self._answering.finish(desk, batch, now_ms, effects), now_ms, effects)
 
     def _expire(self, now_ms: int, effects: list[Effect]) -> None:
         """Deadlines that have come: shed what is queued, give up what is running."""

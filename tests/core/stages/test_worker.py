@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamserve.core.effects import EmitAnswers, RunBatch
-from streamserve.core.events import BatchesFinished, Produced, ProduceFailed, RequestsFetched, Revoked, Tick
+from streamserve.core.effects import Effect, EmitAnswers, RunBatch
+from streamserve.core.events import BatchesFinished, Event, Produced, ProduceFailed, RequestsFetched, Revoked, Tick
 from streamserve.core.slicing import joined_requests
 from streamserve.core.stage import Stage
 from streamserve.core.stages.worker import WorkerStage
@@ -32,6 +32,12 @@ class WorkerLaws(ServingLaws):
 
     def check_answered(self, number: int, p: Partition) -> None:
         """It writes no terminal records."""
+
+    def check(self, event: Event, effects: list[Effect]) -> None:
+        super().check(event, effects)
+        desks = self.stage._hosted.desks.values()
+        called = {desk.running.number: desk for desk in desks if desk.running is not None}
+        assert called == self.stage._answering._running, "an ended call would not find its model, or be kept for ever"
 
     def check_end(self) -> None:
         assert not len(self.stage._sending)
