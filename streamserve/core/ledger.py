@@ -58,10 +58,20 @@ class Ledger:
             return
         held = self._offsets[self._head : self._tail]
         flags = self._open[self._head : self._tail]
-        at = np.minimum(np.searchsorted(held, offsets), len(held) - 1)
-        flags[at[held[at] == offsets]] = False
-        self._count = int(np.count_nonzero(flags))
+        if len(offsets) == 1:
+            self._settle_one(held, flags, offsets)
+        else:
+            at = np.minimum(held.searchsorted(offsets), len(held) - 1)
+            flags[at[held[at] == offsets]] = False
+            self._count = int(np.count_nonzero(flags))
         self._advance()
+
+    def _settle_one(self, held: I64, flags: Flags, offset: I64) -> None:
+        """The same of one offset: most that come alone do so often."""
+        at = int(held.searchsorted(offset)[0])
+        if at < len(held) and held[at] == offset[0] and flags[at]:
+            flags[at] = False
+            self._count -= 1
 
     def committable(self) -> int:
         """The lowest open offset, or the next one to be read when none is open."""

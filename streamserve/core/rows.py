@@ -58,7 +58,7 @@ class RowStore:
         if len(start) == 0:
             return self._rows[:0]
         if every(n_rows == 1):
-            if len(start) == 1 or every(np.diff(start) == 1):
+            if len(start) == 1 or every(start[1:] - start[:-1] == 1):
                 return self._rows[int(start[0]) : int(start[-1]) + 1]
             return self._rows[start]
         return self._rows[ranges(start, n_rows)]

@@ -306,7 +306,7 @@ def role_service(
         once=connections.once(role.once, group=role.plan.group, topics=role.topics, writer=writer, lookups=lookups),
     )
     metrics = metrics or RoleMetrics(role.name, app.settings.app.name, app.rules.routes)
-    configs = Configs(app.settings)
+    configs = Configs(app.settings, app.rules)
     learns = follows_states and any(route.learns for route in app.rules.routes)
     service = make(
         role,

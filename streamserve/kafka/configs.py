@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from streamserve.assembly import app_rules, sections_of, with_sections
 from streamserve.core.route_versions import RoutesRecord
+from streamserve.core.routes import AppRules
 from streamserve.errors import ConfigError, ContractError
 from streamserve.kafka.codecs.configs import PROPOSED_KEY, ConfigRecord, decode_config
 from streamserve.kafka.ports import Chunk
@@ -25,8 +26,8 @@ class _InForce:
 class Configs:
     """Starts with the config of the file, which counts until the log has one in force."""
 
-    def __init__(self, settings: Settings) -> None:
-        rules = app_rules(settings)
+    def __init__(self, settings: Settings, rules: AppRules) -> None:
+        """`rules`: of these settings."""
         self._delay_ms, self._keep_ms = rules.routes_delay_ms, rules.keep_ms
         self.started_with = settings
         self._in_force: list[_InForce] = []

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamserve.assembly import sections_of
+from streamserve.assembly import app_rules, sections_of
 from streamserve.core.effects import Count
 from streamserve.core.events import BatchFinished, ModelsHosted
 from streamserve.errors import BrokerError
@@ -69,6 +69,10 @@ def config(settings: Settings, number: int, *, in_force: bool) -> tuple[int, Rec
     return number, encode_config(sections_of(settings), number, in_force=in_force)
 
 
+def configs_of(settings: Settings) -> Configs:
+    return Configs(settings, app_rules(settings))
+
+
 class Process:
     """A worker's pool, without the rest of it."""
 
@@ -77,7 +81,7 @@ class Process:
         self.runtimes: dict[str, Runtime] = load_pool(settings, "p")
         self.finished: asyncio.Queue[BatchFinished] = asyncio.Queue()
         self.runner = ModelRunner(self.runtimes, self.finished.put_nowait)
-        self.configs = Configs(settings)
+        self.configs = configs_of(settings)
         self.posted: list[Any] = []
         self.counted: list[Count] = []
         self.said: list[Record] = []
@@ -185,7 +189,7 @@ async def test_a_process_that_starts_later_follows_the_log_not_its_file() -> Non
 
 
 def test_a_config_that_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    configs = Configs(settings_of(one="first"))
+    configs = configs_of(settings_of(one="first"))
     number, record = config(settings_of(one="first"), 1, in_force=True)
     damaged = Record(key=record.key, value=(record.value or b"").replace(b'"source"', b'"sauce"'))
     with caplog.at_level(logging.ERROR, "streamserve"):
@@ -194,7 +198,7 @@ def test_a_config_that_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureF
 
 
 def test_a_config_gives_its_routes_with_their_place_in_the_log() -> None:
-    configs = Configs(settings_of(one="first"))
+    configs = configs_of(settings_of(one="first"))
     record = configs.take(chunk(config(settings_of(one="first"), 7, in_force=True)))[0]
     assert (record.number, record.offset, record.append_ms) == (7, 7, NOW_MS)
     assert [(route.name, route.models, route.pools) for route in record.routes] == [("r", ("one@1",), ("p",))]

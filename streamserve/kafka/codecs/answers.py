@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from streamserve.core.events import RawAnswers
+from streamserve.core.fast import some
 from streamserve.core.messages import I64, PROBABILITY_ONE, Answers, Choice, Failure
 from streamserve.core.outputs import MOST_ANSWER_BYTES
 from streamserve.core.reasons import Missing, Reason
@@ -224,27 +225,27 @@ def _check(answers: Answers) -> None:
     n = len(answers)
     if not n:
         raise ValueError("it answers no request")
-    counts = np.diff(answers.row_starts)
-    if answers.row_starts[0] != 0 or counts.min() < 0:
+    starts, probability = answers.row_starts, answers.choice.probability
+    counts = starts[1:] - starts[:-1]
+    if starts[0] != 0 or some(counts < 0):
         raise ValueError("row_starts do not begin at 0 or go back")
     _check_offsets(answers.offsets)
-    if answers.missing.max() > _MISSING_CODES:
+    if some(answers.missing > _MISSING_CODES):
         raise ValueError(f"missing code {answers.missing.max()} is unknown")
-    if counts[answers.missing != Missing.PRESENT].any():
+    if some((answers.missing != Missing.PRESENT) & (counts != 0)):
         raise ValueError("a request without an answer has rows")
-    probability = answers.choice.probability
-    if probability.min() < 0 or probability.max() > PROBABILITY_ONE:
+    if some((probability < 0) | (probability > PROBABILITY_ONE)):
         raise ValueError("a probability is outside 0..1")
     if answers.models and int(answers.choice.chosen.max()) >> len(answers.models):
         raise ValueError(f"a model is chosen that is none of the {len(answers.models)} of its route")
-    _check_rows(answers, int(answers.row_starts[-1]))
+    _check_rows(answers, int(starts[-1]))
     _check_words(answers, n)
 
 
 def _check_offsets(offsets: I64) -> None:
     if not len(offsets):
         raise ValueError("it answers no request")
-    if offsets[0] < 0 or (len(offsets) > 1 and np.diff(offsets).min() <= 0):
+    if offsets[0] < 0 or some(offsets[1:] <= offsets[:-1]):
         raise ValueError("offsets do not increase")
 
 

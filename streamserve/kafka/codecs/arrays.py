@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -70,9 +71,9 @@ def unpack_array(packed: ArrayValue) -> NDArray[Any]:
         objects = np.empty(size, object)
         objects[:] = data
         return objects.reshape(shape)
-    if not _DTYPE.fullmatch(dtype):
+    element = _element(dtype)
+    if element is None:
         raise ValueError(f"dtype {dtype[:40]!r} is unknown")
-    element = np.dtype(dtype)
     if not isinstance(data, bytes) or len(data) != size * element.itemsize:
         raise ValueError(f"an array of {size} {dtype} holds another number of bytes")
     array = np.frombuffer(data, element) if data else np.empty(0, element)
@@ -80,7 +81,13 @@ def unpack_array(packed: ArrayValue) -> NDArray[Any]:
         raise ValueError("a byte of a bool array is neither 0 nor 1")
     if element.kind == "U" and data and array.view("<u4").max() > _MAX_CODE_POINT:
         raise ValueError("a string holds what is no character")
-    return array.reshape(shape)
+    return array if len(shape) == 1 else array.reshape(shape)
+
+
+@lru_cache(maxsize=256)
+def _element(dtype: str) -> np.dtype[Any] | None:
+    """None for a name that no array of ours has."""
+    return np.dtype(dtype) if _DTYPE.fullmatch(dtype) else None
 
 
 def unpack_column(packed: ArrayValue, dtype: type[np.generic], n: int) -> NDArray[Any]:

@@ -13,6 +13,7 @@ ORIGIN_MS_HEADER = "ss-origin-ms"
 
 # Kafka's partitions are 32-bit, its offsets 64-bit; no leading zeros, so that each ref has one spelling.
 _REF = re.compile(r"(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,18})", re.ASCII)
+_REF_BYTES = re.compile(_REF.pattern.encode())
 _MAX_PARTITION = (1 << 31) - 1
 _MAX_OFFSET = (1 << 63) - 1
 
@@ -25,10 +26,8 @@ def parse_ref(text: str | bytes | None) -> tuple[int, int] | None:
     """(partition, offset), or None where the text is not a ref. Never raises for what is in it."""
     if text is None:
         return None
-    if isinstance(text, bytes):
-        text = text.decode("ascii", "replace")
-    match = _REF.fullmatch(text)
+    match = _REF_BYTES.fullmatch(text) if isinstance(text, bytes) else _REF.fullmatch(text)
     if match is None:
         return None
-    partition, offset = int(match[1]), int(match[2])
+    partition, offset = map(int, match.groups())
     return (partition, offset) if partition <= _MAX_PARTITION and offset <= _MAX_OFFSET else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import tomllib
 from typing import Any
 
@@ -128,6 +129,7 @@ def topics(form: Form) -> tuple[Topics, dict[str, int], tuple[str, ...]]:
 
 
 _Headers = list[tuple[str, bytes | None]]
+_ROW = struct.Struct("<dd")
 
 
 def key_of(ask: Ask, form: Form) -> bytes:
@@ -143,24 +145,23 @@ class Bytes:
         self._input = form.input
 
     def requests(self, asks: list[Ask]) -> Columns:
-        columns = Columns(keys=[], values=[], headers=[])
-        for ask in asks:
-            value, headers = self._one(ask)
-            columns.keys.append(key_of(ask, self._form))
-            columns.values.append(value)
-            columns.headers.append(headers)
-        return columns
+        ones = [self._one(ask) for ask in asks]
+        keys = self._form.keys
+        return Columns(
+            keys=[b"k%d" % (ask.number % keys) for ask in asks],
+            values=[value for value, _ in ones],
+            headers=[headers for _, headers in ones],
+        )
 
     def _one(self, ask: Ask) -> tuple[bytes | None, _Headers]:
         headers: _Headers = []
         if ask.deadline_ms:
             headers.append(("ss-deadline-ms", b"%d" % ask.deadline_ms))
         if self._input == "raw":
-            value: bytes | None = np.array([[ask.input + i, 0.5] for i in range(ask.rows)]).tobytes()
+            value: bytes | None = b"".join([_ROW.pack(ask.input + i, 0.5) for i in range(ask.rows)])
             headers += [("ss-dtype", b"float64"), ("ss-shape", b"%d,2" % ask.rows)]
         else:
-            rows = ",".join([f"[{ask.input + i},0.5]" for i in range(ask.rows)])
-            value = f"[{rows}]".encode()
+            value = b"[%b]" % b",".join([b"[%d,0.5]" % (ask.input + i) for i in range(ask.rows)])
             if self._input == "oip":
                 value = b'{"id":"q%d","inputs":[{"name":"x","shape":[%d,2],"datatype":"FP64","data":%b}]}' % (
                     ask.number,

@@ -264,6 +264,7 @@ class SimulatedLog:
             self.counted_wait("fetch without a leader")
             return None
         partition = self._partitions[at]
+        is_whole = partition.next_offset == len(partition.offsets)
         start = partition.index(max(position, partition.start))
         end = partition.index(partition.stable) if committed_only and partition.undecided else len(partition.offsets)
         n = end - start
@@ -274,8 +275,8 @@ class SimulatedLog:
             n = rng.randrange(1, n)
             self.prefix_fetches += 1
         end = start + min(n, most)
-        offsets = np.array(partition.offsets[start:end], np.int64)
-        next_offset = int(offsets[-1]) + 1
+        offsets = np.arange(start, end) if is_whole else np.array(partition.offsets[start:end], np.int64)
+        next_offset = partition.offsets[end - 1] + 1
         return Chunk(
             at=at,
             offsets=offsets,

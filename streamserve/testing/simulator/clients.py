@@ -68,10 +68,12 @@ class _Reading:
         reading = [at for at in self._positions if at not in self._paused]
         if self._node.follows_late:
             reading = self._not_late(reading)
-        if any(log.readable(at, self._positions[at], self._committed_only) for at in reading):
-            self._coming = True
-            log.world.after(self._node.delay(FETCH_MS, _SLOW_FETCHES), self._deliver)
-            return
+        positions, committed_only = self._positions, self._committed_only
+        for at in reading:
+            if log.readable(at, positions[at], committed_only):
+                self._coming = True
+                log.world.after(self._node.delay(FETCH_MS, _SLOW_FETCHES), self._deliver)
+                return
         for at in reading:
             watchers = log.partition(at).watchers
             if self._look not in watchers:
@@ -181,9 +183,9 @@ class SimulatedGroupReader(_Reading):
         return self._group.name
 
     @property
-    def owned(self) -> frozenset[At]:
-        """What this member believes to own and has begun to read."""
-        return frozenset(self._positions)
+    def owned(self) -> Mapping[At, int]:
+        """What this member believes to own and has begun to read: partitions, and where it is."""
+        return self._positions
 
     async def start(self, *, assigned: Rebalance, revoked: Rebalance) -> None:
         self._assigned, self._revoked = assigned, revoked

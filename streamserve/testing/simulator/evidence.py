@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -49,8 +50,7 @@ class Terminal(NamedTuple):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        chosen = self.value.parameters.chosen
-        return tuple(chosen.split(",")) if chosen else ()
+        return _names(self.value.parameters.chosen)
 
     @property
     def second(self) -> str | None:
@@ -59,19 +59,28 @@ class Terminal(NamedTuple):
         return said if isinstance(said, str) else None
 
     @property
-    def lacking(self) -> dict[str, str]:
+    def lacking(self) -> Mapping[str, str]:
         """Chosen members without an answer in it, and why."""
         missing = self.value.parameters.missing
-        if not isinstance(missing, str):
-            return {}
-        parts = (entry.rpartition("=") for entry in missing.split(","))
-        return {model: why for model, _, why in parts}
+        return _entries(missing) if isinstance(missing, str) else {}
 
     @property
     def absent(self) -> frozenset[str]:
         """Chosen members without an answer in it."""
-        missing = self.value.parameters.missing
-        return frozenset(e.rpartition("=")[0] for e in missing.split(",")) if isinstance(missing, str) else frozenset()
+        return frozenset(self.lacking)
+
+
+@lru_cache(maxsize=256)
+def _names(text: str) -> tuple[str, ...]:
+    """Most records of a run name the same few."""
+    return tuple(text.split(",")) if text else ()
+
+
+@lru_cache(maxsize=256)
+def _entries(text: str) -> Mapping[str, str]:
+    """`name=why` of each."""
+    parts = (entry.rpartition("=") for entry in text.split(","))
+    return {name: why for name, _, why in parts}
 
 
 class Answer(NamedTuple):
@@ -159,14 +168,19 @@ class Evidence:
             mine: dict[int, list[Terminal]] = {}
             prefix = b"%d-" % number
             ends = [*(batch.start for batch in batches[1:]), len(part.values)][: len(batches)]
+            skip = len(prefix)
             for batch, end in zip(batches, ends, strict=True):
-                for i in range(batch.start, end):
-                    text = part.headers[i][0][1] or b""
-                    offset = int(text[len(prefix) :]) if text.startswith(prefix) else -1
-                    record = Terminal(
-                        part.stamps[i], batch.at_ms, batch.writer, batch.sent_ms, _decode(part.values[i] or b"")
-                    )
-                    mine.setdefault(offset, []).append(record)
+                at_ms, writer, sent_ms, mine_of = batch.at_ms, batch.writer, batch.sent_ms, slice(batch.start, end)
+                for stamp, headers, value in zip(
+                    part.stamps[mine_of], part.headers[mine_of], part.values[mine_of], strict=True
+                ):
+                    text = headers[0][1] or b""
+                    offset = int(text[skip:]) if text.startswith(prefix) else -1
+                    record = Terminal(stamp, at_ms, writer, sent_ms, _decode(value or b""))
+                    if offset in mine:
+                        mine[offset].append(record)
+                    else:
+                        mine[offset] = [record]
             found.append(mine)
         return found
 

@@ -21,6 +21,7 @@ def commits_of_pools(evidence: Evidence) -> Verdict:
             group: models | frozenset(evidence.simulation.env.models[1].get(group.rpartition(".")[2], ()))
             for group, models in hosted.items()
         }
+    deploys = evidence.simulation.env.deploy_ms < float("inf")
     reached: dict[tuple[str, int], int] = {}
     for commit in evidence.simulation.seen.commits:
         if commit.group not in hosted:
@@ -33,22 +34,23 @@ def commits_of_pools(evidence: Evidence) -> Verdict:
         for request in requests[reached.get(key, 0) : commit.offset]:
             if request is None or request.ask.kind != "good" or request.offset < unread_below:
                 continue
-            if evidence.in_deploy(evidence.world_ms(request.append_ms), commit.at_ms):
+            if deploys and evidence.in_deploy(evidence.world_ms(request.append_ms), commit.at_ms):
                 continue  # the pool's process may have been asked for other versions than the owner waits for
             verdict.premise += 1
             if evidence.world_ms(request.deadline_ms) <= commit.at_ms + _NETWORK_MS:
                 continue
             known = terminals.get(request.offset)
-            if known and evidence.in_deploy(evidence.world_ms(request.append_ms), known[0].at_ms):
+            if known and deploys and evidence.in_deploy(evidence.world_ms(request.append_ms), known[0].at_ms):
                 continue
-            chosen = frozenset(known[0].chosen) if known else frozenset()
+            if not known:
+                continue
             there = {
                 answer.model
                 for answer in answers.get(request.offset, ())
                 if evidence.world_ms(answer.append_ms) <= commit.at_ms
             }
-            lacking = (chosen & hosted[commit.group]) - there
-            if lacking and known and not _unsure(known[0]):
+            lacking = hosted[commit.group].intersection(known[0].chosen) - there
+            if lacking and not _unsure(known[0]):
                 verdict.fail(
                     f"{commit.group} committed {commit.partition}-{commit.offset} at {commit.at_ms:.0f} ms, but "
                     f"{sorted(lacking)} had not answered {request.offset}"
@@ -77,13 +79,9 @@ def a_take_over_uses_the_log(evidence: Evidence) -> Verdict:
         times = [at for at, life in given if life == first.writer and at <= first.sent_ms]
         if not times or len(given) < 2:
             continue
-        absent = first.absent
+        absent, chosen = first.lacking, first.chosen
         for answer in evidence.answers[request.partition].get(request.offset, ()):
-            if (
-                not answer.present
-                or evidence.world_ms(answer.append_ms) > times[-1]
-                or answer.model not in first.chosen
-            ):
+            if not answer.present or evidence.world_ms(answer.append_ms) > times[-1] or answer.model not in chosen:
                 continue
             verdict.premise += 1
             said = first.value.parameters

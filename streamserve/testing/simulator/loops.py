@@ -9,11 +9,33 @@ import asyncio
 import heapq
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import Context
 from typing import Any
 
 from streamserve.testing.simulator.clock import MachineClock
+
+
+class _Turns:
+    """Whose turn it was last. To say which loop runs asks the system for the process's number, each time: where loops
+    take turns it is said only when the turn goes to another, and taken back at the end."""
+
+    last: SimulatedLoop | None = None
+    are_taken = False
+
+
+@contextmanager
+def ran_in_turn() -> Iterator[None]:
+    """Loops that are stepped in here stay the running one until another is."""
+    before = events._get_running_loop()
+    was_last, were_taken = _Turns.last, _Turns.are_taken
+    _Turns.last, _Turns.are_taken = None, True
+    try:
+        yield
+    finally:
+        _Turns.last, _Turns.are_taken = was_last, were_taken
+        events._set_running_loop(before)
 
 
 class _Call(asyncio.Handle):
@@ -77,9 +99,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
         Whether something is ready still.
         """
+        if not _Turns.are_taken:
+            with ran_in_turn():
+                return self.step(batches)
+        if _Turns.last is not self:
+            events._set_running_loop(self)
+            _Turns.last = self
         timers, ready, now = self._timers, self._ready, self._clock.monotonic() + 1e-9
-        before = events._get_running_loop()
-        events._set_running_loop(self)
         self._stepping = True
         try:
             for _ in range(batches):
@@ -102,7 +128,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                     break
         finally:
             self._stepping = False
-            events._set_running_loop(before)
         return bool(ready)
 
     def _failed(self, call: _Call, error: BaseException) -> None:
@@ -181,8 +206,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         task.add_done_callback(self._tasks.__delitem__)
         return task
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)  # False, and no call of Python's: each future and task asks
 
     def is_running(self) -> bool:
         return True

@@ -124,7 +124,8 @@ class Simulation:
         self.terminal_group = f"{APP}.terminal"
         pools = () if form.fused else sorted({model.pool for model in form.models})
         groups = [self.terminal_group, *(f"{APP}.pool.{pool}" for pool in pools)]
-        self._to_be_served = {(group, at) for group in groups for at in self.log.partitions(self.topics.requests)}
+        self._to_be_served = groups
+        self._requests = frozenset(self.log.partitions(self.topics.requests))
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -164,13 +165,14 @@ class Simulation:
     def _served(self) -> bool:
         if self.world.now < max(self.log.away_until, self.log.leaders.fenced_at):
             return False
-        served: set[tuple[str, At]] = set()
+        served: dict[str, set[At]] = {}
         for process in self.processes.values():
             if not process.alive or process.connections is None or process.machine is None or process.machine.stopped:
                 continue
             for reader in process.connections.groups:
-                served.update((reader.group_name, at) for at in reader.owned)
-        return served >= self._to_be_served
+                if reader.owned:
+                    served.setdefault(reader.group_name, set()).update(reader.owned)
+        return all(group in served and served[group] >= self._requests for group in self._to_be_served)
 
     def _is_over(self) -> bool:
         if self.left_of_outages or not all(process.idle for process in self.processes.values()):

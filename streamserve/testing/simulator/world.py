@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamserve.testing.simulator.clock import MachineClock, WorldClock
-from streamserve.testing.simulator.loops import SimulatedLoop
+from streamserve.testing.simulator.loops import SimulatedLoop, ran_in_turn
 
 #: A loop that keeps itself ready runs so many batches at one time, then goes on a little later.
 _BATCHES = 8
@@ -22,6 +22,7 @@ class World:
         self.clock = WorldClock()
         self.rng = random.Random(seed)
         self.over = False
+        self._draw = self.rng.random
         self._heap: list[tuple[float, float, int, Callable[..., Any], tuple[Any, ...]]] = []
         self._number = 0
 
@@ -32,31 +33,32 @@ class World:
     def at(self, when_ms: float, what: Callable[..., Any], *args: Any) -> None:
         self._number += 1
         now = self.clock.now
-        heapq.heappush(self._heap, (when_ms if when_ms > now else now, self.rng.random(), self._number, what, args))
+        heapq.heappush(self._heap, (when_ms if when_ms > now else now, self._draw(), self._number, what, args))
 
     def after(self, delay_ms: float, what: Callable[..., Any], *args: Any) -> None:
         self._number += 1
         now = self.clock.now
         when_ms = now + delay_ms if delay_ms > 0 else now
-        heapq.heappush(self._heap, (when_ms, self.rng.random(), self._number, what, args))
+        heapq.heappush(self._heap, (when_ms, self._draw(), self._number, what, args))
 
     def forget(self) -> None:
         """Let go of all that was to happen."""
         self._heap.clear()
 
     def delay(self, low_ms: float, high_ms: float) -> float:
-        return low_ms + (high_ms - low_ms) * self.rng.random()
+        return low_ms + (high_ms - low_ms) * self._draw()
 
     def run(self, until_ms: float) -> None:
         """Until that time, or until it is `over`."""
-        heap, clock = self._heap, self.clock
+        heap, clock, pop = self._heap, self.clock, heapq.heappop
         self.over = False
-        while heap and heap[0][0] <= until_ms:
-            when, _, _, what, args = heapq.heappop(heap)
-            clock.now = when
-            what(*args)
-            if self.over:
-                return
+        with ran_in_turn():
+            while heap and heap[0][0] <= until_ms:
+                when, _, _, what, args = pop(heap)
+                clock.now = when
+                what(*args)
+                if self.over:
+                    return
         clock.now = max(clock.now, until_ms)
 
 
@@ -89,7 +91,8 @@ class Machine:
 
     def _schedule(self, when_ms: float) -> None:
         when_ms = max(when_ms, self._stopped_until)
-        if self._wakes_at is None or when_ms < self._wakes_at:
+        wakes_at = self._wakes_at
+        if wakes_at is None or when_ms < wakes_at:
             self._wakes_at = when_ms
             self._world.at(when_ms, self._run, when_ms)
 
