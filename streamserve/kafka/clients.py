@@ -50,6 +50,8 @@ _JOIN_ROOM_MS = 2_000
 #: How long the group waits for a member that does not give up its partitions.
 REBALANCE_TIMEOUT_MS = 10_000
 _STOP_S = 3.0
+#: On top of the time that a fetch may take: not for the broker, who is not waited for there.
+_FETCH_ROOM_S = 1.0
 #: Each asks the broker once for each partition; above that a record is not what is wrong.
 _FRUITLESS_REPAIRS = 20
 _LOST = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError, IllegalStateError)
@@ -131,6 +133,15 @@ def _unwrapped(_tp: TopicPartition, record: Any) -> Any:
     return record
 
 
+def _still_fetches(consumer: Any) -> None:
+    """Raise BrokerError where the client's own task that fetches has ended: it says so to nobody, hands out nothing any
+    more, and goes on as a member of its group."""
+    task = consumer._fetcher._fetch_task
+    if task.done():
+        error = None if task.cancelled() else task.exception()
+        raise BrokerError(f"reading failed: the Kafka client has ended its own fetching ({error!r})")
+
+
 class _Reading:
     """Fetching, shared by both kinds of reader."""
 
@@ -180,7 +191,11 @@ class _Reading:
             return repaired
         consumer = self._live
         try:
-            fetched = await consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
+            # A client that waits for its group waits for ever; what it has fetched it keeps.
+            async with asyncio.timeout(timeout_ms / 1000 + _FETCH_ROOM_S):
+                fetched = await consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
+        except TimeoutError:
+            return []
         except Exception as error:  # what a damaged batch makes parser and decompressors raise has no common class
             if isinstance(error, KafkaError) and not isinstance(error, CorruptRecordException):
                 raise BrokerError(f"reading failed: {error!r}") from error
@@ -190,6 +205,7 @@ class _Reading:
                 raise BrokerError(f"reading failed, and reading it the slow way found nothing: {error!r}") from error
             return []
         if not fetched:
+            _still_fetches(consumer)
             await self._catch_up(consumer)
             return []
         chunks = []

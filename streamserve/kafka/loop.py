@@ -131,6 +131,8 @@ class StageLoop:
         """The stage takes more of the driving topic."""
         self._wanted.set()
         self._progress = asyncio.Event()
+        self._asked_ms: dict[Source, float] = {}
+        """Since when a fetch that has not returned has been asked for."""
         self._quiet: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for: int | None = None
@@ -172,6 +174,11 @@ class StageLoop:
             "unacknowledged_records": Fill(self.unacknowledged(), limits.most_unacknowledged),
             **self.stage.fills(),
         }
+
+    def longest_fetch_ms(self) -> float:
+        """For how long a fetch has been asked for that has not returned; each is to return within seconds."""
+        now_ms = self._clock.monotonic_ms()
+        return max((now_ms - asked_ms for asked_ms in self._asked_ms.values()), default=0.0)
 
     @property
     def open_requests(self) -> int:
@@ -218,7 +225,9 @@ class StageLoop:
             await self._room.wait()
             if driving:
                 await self._wanted.wait()
+            self._asked_ms[source] = self._clock.monotonic_ms()
             chunks = await source.fetch(max_records=FETCH_RECORDS, timeout_ms=_FETCH_TIMEOUT_MS)
+            self._asked_ms.pop(source, None)
             for chunk in chunks:
                 self._inbox.append(chunk)
                 self._posted += 1

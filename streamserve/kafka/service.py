@@ -388,6 +388,8 @@ class RoleService:
         """Why this process is not alive; empty when it is."""
         silent_ms = self.clock.monotonic_ms() - self.loop.turned_at_ms
         found = [f"the loop has not turned for {silent_ms:.0f} ms"] if silent_ms > LIVENESS_MS else []
+        fetch_ms = self.loop.longest_fetch_ms()
+        found += [f"a fetch has not returned for {fetch_ms:.0f} ms"] if fetch_ms > LIVENESS_MS else []
         found += [f"part {name!r} has ended" for name, task in self._tasks.items() if task.done()]
         return found + [f"{other.role.name}: {words}" for other in self._beside for words in other.troubles()]
 
@@ -401,6 +403,8 @@ class RoleService:
             "stopping": self._stop.is_set(),
         }
         away = [] if self.runner is None else self.runner.away()
+        if self.loop.ledgers and not self.ownership.holds_lease():
+            away.append("the group has not been heard from for too long: nothing is answered until it has")
         found = [words for words, missing in checks.items() if missing] + away + self.troubles()
         return found + [f"{other.role.name}: {words}" for other in self._beside for words in other.not_ready()]
 

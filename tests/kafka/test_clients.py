@@ -297,3 +297,55 @@ async def test_a_static_member_that_stops_in_order_gives_its_partitions_up_at_on
         await share(first=2)
     finally:
         await first.stop()
+
+
+@pytest.mark.broker
+@pytest.mark.beside
+async def test_a_client_that_has_ended_its_own_fetching_is_told_of(broker: Any) -> None:
+    """It would hand out nothing for ever, and stay a member of its group."""
+    at = await made(broker.bootstrap_servers)
+    reader = KafkaReader({"bootstrap_servers": broker.bootstrap_servers})
+    await reader.start()
+    try:
+        reader.read({at: 0})
+        assert await reader.fetch(max_records=1, timeout_ms=10) == []
+        assert reader._consumer is not None
+        task = reader._consumer._fetcher._fetch_task
+        task.cancel()
+        await asyncio.wait([task])
+        with pytest.raises(BrokerError, match="ended its own fetching"):
+            await reader.fetch(max_records=1, timeout_ms=10)
+    finally:
+        await reader.stop()
+
+
+@pytest.mark.broker
+@pytest.mark.beside
+async def test_a_fetch_returns_in_time_while_the_group_is_away(broker: Any) -> None:
+    at = await made(broker.bootstrap_servers)
+    reader = KafkaGroupReader(
+        {"bootstrap_servers": broker.bootstrap_servers},
+        topic=at.topic,
+        group=f"g-{at.topic}",
+        instance=None,
+        session_timeout_ms=6_000,
+        heartbeat_interval_ms=300,
+        committed_only=True,
+    )
+    joined = asyncio.Event()
+
+    async def assigned(_partitions: frozenset[At]) -> None:
+        joined.set()
+
+    async def revoked(_partitions: frozenset[At]) -> None:
+        """Nothing to give up."""
+
+    await reader.start(assigned=assigned, revoked=revoked)
+    try:
+        await asyncio.wait_for(joined.wait(), WAIT_S)
+        assert reader._consumer is not None
+        reader._consumer._subscription.begin_reassignment()  # and the coordinator never says another word
+        async with asyncio.timeout(WAIT_S):
+            assert await reader.fetch(max_records=1, timeout_ms=10) == []
+    finally:
+        await reader.stop()

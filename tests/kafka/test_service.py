@@ -216,7 +216,7 @@ async def test_requests_are_answered_and_committed_after_their_acknowledgement()
         assert committed(log).get(0, 0) == 0
         writer.release()
         await until(lambda: committed(log) == {0: 2, 1: 1})
-        assert service.not_ready() == []
+        await until(lambda: service.not_ready() == [])
 
 
 async def test_a_partition_that_the_app_has_not_declared_stops_the_process_in_words() -> None:
@@ -363,7 +363,7 @@ async def test_a_later_take_over_that_dies_stops_the_process_too() -> None:
     lookups = BrokenLookups(log)
     first, _, _ = service_on(log, CopyStage(), lookups=lookups)
     async with running(first) as task:
-        assert first.not_ready() == []
+        await until(lambda: first.not_ready() == [])
         lookups.broken = True
         second, _, _ = service_on(log, CopyStage())
         async with running(second):
@@ -503,6 +503,43 @@ async def test_a_member_whose_lease_is_over_does_not_even_drain() -> None:
         service.loop.begin_drain()
         await asyncio.sleep(0.05)  # an absence cannot be observed: give it the chance to be wrong
         assert not any(isinstance(event, Drain) for event in stage.events)
+
+
+async def test_who_may_not_act_is_not_ready_and_says_why() -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    service, _, group = service_on(log, CopyStage(), lease_ms=40)
+    async with running(service):
+        await until(lambda: not service.not_ready())
+        group.vanish()
+        await until(lambda: any("not been heard from" in words for words in service.not_ready()))
+
+
+class StuckReader(MemoryGroupReader):
+    """Its fetch never returns, however long it was to wait."""
+
+    async def fetch(self, *, max_records: int, timeout_ms: int) -> list[Chunk]:
+        return await asyncio.Event().wait() and []
+
+
+async def test_a_process_whose_fetch_never_returns_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamserve.kafka.service.LIVENESS_MS", 200)
+    service, _, _ = service_on(MemoryLog(dict.fromkeys(ALL, 1)), CopyStage(), reader=StuckReader)
+    monkeypatch.setattr("streamserve.kafka.service._PULSE_S", 0.01)
+    async with running(service):
+        await until(lambda: any("a fetch has not returned" in words for words in service.troubles()))
+        assert not any("has not turned" in words for words in service.troubles())
+
+
+async def test_a_process_that_waits_for_room_to_fetch_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    stage = CopyStage()
+    service, _, _ = service_on(log, stage)
+    async with running(service):
+        monkeypatch.setattr(stage, "takes_more", False)
+        put(log, 0, b"x")
+        await until(lambda: not service.loop.longest_fetch_ms())
+        monkeypatch.setattr("streamserve.kafka.service.LIVENESS_MS", 1)
+        assert not any("a fetch has not returned" in words for words in service.troubles())
 
 
 async def test_a_process_does_all_but_join_until_it_is_its_turn() -> None:
