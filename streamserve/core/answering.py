@@ -337,7 +337,12 @@ class Answering:
         duration = max(0, round(event.duration_ms))
         checked = check_outputs(outputs, batch.n_rows)
         missing = checked.missing
-        if len(batch) >= TELLING_REQUESTS and not some(missing == PRESENT):
+        if some(missing == PRESENT):
+            desk.forms.answered(batch.inputs)
+            self._went_well(desk, effects)
+        elif desk.forms.is_strange(batch.inputs):
+            desk.circuit.told_nothing()
+        elif len(batch) >= TELLING_REQUESTS:
             self._failed_whole(desk, event, now_ms, effects)
             if desk.calls_failed_in_row > FAILED_CALLS_LIMIT:
                 missing = np.full(len(batch), Missing.MODEL_ERROR, np.uint8)
@@ -386,9 +391,10 @@ class Answering:
     ) -> Iterator[Answered]:
         """A call raised: halve it until the bad requests stand alone, and try each of these once more.
 
-        Given up where it is the model that is bad.
+        Given up where it is the model that is bad, which rows of a form that it never answered do not tell.
         """
-        if event.away or (len(batch) > 1 and desk.taken_for_bad()):
+        strange = desk.forms.is_strange(batch.inputs)
+        if event.away or (len(batch) > 1 and not strange and desk.taken_for_bad()):
             self._failed_whole(desk, event, now_ms, effects)
             pieces = [batch, *desk.retries]
             desk.retries.clear()
@@ -411,7 +417,10 @@ class Answering:
         if model_is_bad:
             while desk.retries:
                 desk.suspects.append((desk.retries.popleft(), event))
-        if not desk.retries:
+        if strange and not desk.retries:
+            desk.circuit.told_nothing()
+            yield from self._convict(desk, Missing.ROW_ERROR)
+        elif not desk.retries:
             # Nothing of the batch went well: the calls before it tell whose fault it is.
             self._failed_whole(desk, event, now_ms, effects)
             model_is_bad = model_is_bad or desk.calls_failed_in_row > FAILED_CALLS_LIMIT

@@ -55,6 +55,10 @@ class Circuit:
         self._trial = False
         return closes
 
+    def told_nothing(self) -> None:
+        """A call failed for which the model is not to blame: as it was, and what comes next may be the trial."""
+        self._trial = False
+
     def failed(self, now_ms: int, *, away: bool = False) -> bool:
         """A call failed whole; True: that opens it. away: because the process that runs the model is gone."""
         self._failed += 1

@@ -26,6 +26,8 @@ FAILED_CALLS_LIMIT = 2
 BISECT_EVERY = 16
 #: A call that answers none of so many requests has failed, though it returned.
 TELLING_REQUESTS = 4
+#: Remembered of one model; requests of any more are held against it as before.
+MOST_FORMS = 64
 RETRY_HALVING_MS = 1000.0
 
 
@@ -71,6 +73,25 @@ class Batch:
         return len(self.handles)
 
 
+class Forms:
+    """Forms of rows (dtype, shape) that a model has answered.
+
+    Law: a form is strange once another has been answered, until it is answered itself.
+    """
+
+    def __init__(self) -> None:
+        self._answered: set[tuple[str, tuple[int, ...]]] = set()
+
+    def answered(self, inputs: AnyArray) -> None:
+        """The model has answered rows `[n, ...]` of this form."""
+        if len(self._answered) < MOST_FORMS:
+            self._answered.add((inputs.dtype.str, inputs.shape[1:]))
+
+    def is_strange(self, inputs: AnyArray) -> bool:
+        """It has answered others and never this one: that it fails on these says nothing of the model."""
+        return bool(self._answered) and (inputs.dtype.str, inputs.shape[1:]) not in self._answered
+
+
 class Desk:
     """State of one hosted model. Knows nothing of effects: the worker stage asks and tells."""
 
@@ -86,6 +107,7 @@ class Desk:
         self.suspects: list[tuple[Batch, BatchFinished]] = []
         """Requests on which a call with them alone has failed, and how."""
         self.circuit = Circuit()
+        self.forms = Forms()
         self.calls_failed_in_row = 0
         self.parts: dict[int, list[Outputs]] = {}
         self.rows_taken: dict[int, int] = {}

@@ -205,3 +205,57 @@ def test_a_wrong_number_of_rows_harms_no_follower(rows: int) -> None:
             world.feed(BatchFinished(batch=call.batch, outputs=outputs, duration_ms=1.0))
     world.at(2_000)
     assert len(world.records) == sent
+
+
+class TwoForms:
+    """One model that raises for rows of `bad` numbers, and for any while it is `broken`."""
+
+    def __init__(self, *, refuses: bool = False) -> None:
+        rules = app(route(["a@1"], deadline_ms=1_000))
+        self.broken, self.refuses, self.sent = False, refuses, 0
+        self.world = World(FusedStage(rules, model_rules(rules), CODECS, epochs(rules)), self.run)
+        self.world.feed(assigned(0))
+
+    def run(self, call: RunBatch) -> BatchFinished:
+        n = len(call.inputs)
+        if not self.broken and call.inputs.shape[1] == 1:
+            return finished(call)
+        if self.refuses:
+            errors = dict.fromkeys(range(n), "no")
+            return BatchFinished(batch=call.batch, outputs=Outputs(labels=np.zeros(n), row_errors=errors))
+        return BatchFinished(batch=call.batch, outputs=None, error="ValueError: no", exception="ValueError")
+
+    def send(self, *values: bytes) -> list[tuple[str, str]]:
+        self.world.feed(requests(list(values), first=self.sent, append_ms=self.world.now_ms))
+        self.sent += len(values)
+        self.world.now_ms += 10
+        return [self.world.outcome(offset) for offset in range(self.sent - len(values), self.sent)]
+
+    def opened(self) -> int:
+        return sum(isinstance(e, Count) and (e.what, e.label) == ("circuit", "opened") for e in self.world.other)
+
+
+@pytest.mark.parametrize("refuses", [False, True], ids=["raises", "refuses"])
+@pytest.mark.parametrize("at_once", [1, 3, 9, 40])
+def test_a_caller_with_rows_of_a_wrong_form_shuts_no_model_for_others(at_once: int, refuses: bool) -> None:
+    bench = TwoForms(refuses=refuses)
+    assert bench.send(b":1") == [("ok", "all_answered")]
+    for _ in range(20):
+        assert bench.send(*[b":1,1,1"] * at_once) == [("error", "refused")] * at_once
+    assert bench.send(b":1") == [("ok", "all_answered")]
+    assert bench.opened() == 0
+    letters = [ref for block in bench.world.letters for ref in block.offsets.tolist()]
+    assert letters == list(range(1, 20 * at_once + 1))
+
+
+def test_rows_of_a_wrong_form_hold_no_broken_model_open() -> None:
+    bench = TwoForms()
+    bench.send(b":1")
+    bench.broken = True
+    for _ in range(12):
+        bench.send(b":1", b":1,1,1", b":1")
+    assert bench.opened() == 1
+    bench.broken = False
+    bench.world.now_ms += 60_000
+    assert bench.send(b":1,1,1") == [("error", "refused")]  # as a trial it says nothing of the model
+    assert bench.send(b":1") == [("ok", "all_answered")]
