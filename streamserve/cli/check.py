@@ -17,6 +17,7 @@ import typer
 
 from streamserve.assembly import app_rules, model_specs
 from streamserve.cli.numbers import seconds
+from streamserve.cli.probe import read_sample
 from streamserve.client.targets import running_broker
 from streamserve.errors import BrokerError, ConfigError, ModelError, StreamserveError, TopicsDiffer
 from streamserve.runtimes import ModelSpec
@@ -24,14 +25,15 @@ from streamserve.settings import Settings, load_settings
 
 Report = dict[str, Any]
 
-_NO_SAMPLE = "loaded, not tried: it does not say what a row looks like; give one with --sample FILE"
+_NO_SAMPLE = "loaded, not tried: it does not say what a row looks like; give one with --sample"
 _LAST_CHARACTERS = 600
 
 
 def check(
     config: Annotated[Path, typer.Argument(help="The app's config, a TOML file.")],
     sample: Annotated[
-        Path | None, typer.Option("--sample", help="Rows to try every model on: .npy, or a JSON list of rows.")
+        str | None,
+        typer.Option("--sample", help="Rows to try every model on: a JSON list of rows, or a file of it or .npy."),
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no broker.")] = False,
     time_limit_s: Annotated[
@@ -43,6 +45,11 @@ def check(
 
     Exit code: 0 all well, 2 the config is wrong, 3 a model is, 4 no broker answers, 5 its topics differ.
     """
+    try:
+        if sample is not None:
+            read_sample(sample)
+    except ModelError as error:
+        raise typer.BadParameter(str(error), param_hint="--sample") from None
     try:
         settings = load_settings(config)
         app_rules(settings)
@@ -84,9 +91,9 @@ def describe(settings: Settings, config: Path) -> Report:
     }
 
 
-def try_model(spec: ModelSpec, base_dir: Path, sample: Path | None, time_limit_s: float) -> Report:
+def try_model(spec: ModelSpec, base_dir: Path, sample: str | None, time_limit_s: float) -> Report:
     """What `streamserve.cli.probe` says of a model in an interpreter of its own; `problem` where it is no good."""
-    question = {"spec": asdict(spec), "base_dir": str(base_dir), "sample": str(sample) if sample else None}
+    question = {"spec": asdict(spec), "base_dir": str(base_dir), "sample": sample}
     command = [sys.executable, "-m", "streamserve.cli.probe"]
     try:
         done = subprocess.run(

@@ -34,7 +34,7 @@ COMMANDS = {
     "topics": Lazy("topics", "app", "The app's topics on its Kafka: create, plan, check."),
     "broker": Lazy("broker", "app", "A real Kafka of our own: start, stop, status."),
     "policies": Lazy("policies", "policies", "The policies that a route may have, and when to use each."),
-    "models": Lazy("models", "app", "Switch a model off at once, and on again."),
+    "models": Lazy("models", "app", "How models stand; switch one off at once, deploy others."),
     "worker": Lazy("roles", "worker", "One worker process of a pool."),
     "aggregate": Lazy("roles", "aggregate", "One aggregator process."),
     "learn": Lazy("roles", "learn", "One learner process."),

@@ -34,7 +34,7 @@ _ENOUGH_MS = 300.0
 Report = dict[str, Any]
 
 
-def probe(spec: ModelSpec, base_dir: str, sample_file: str | None) -> Report:
+def probe(spec: ModelSpec, base_dir: str, sample: str | None) -> Report:
     """Load the model and, where a sample row is known, call it.
 
     Keys of the report: `runtime`, `load_ms`; `sample` (whether there was one), `ms` (rows -> median ms per call),
@@ -43,7 +43,7 @@ def probe(spec: ModelSpec, base_dir: str, sample_file: str | None) -> Report:
     started = time.perf_counter()
     runtime = load(spec, base_dir=base_dir)
     report: Report = {"runtime": _name_of(runtime), "load_ms": _ms_since(started)}
-    rows = read_sample(Path(sample_file)) if sample_file else sample_of(spec.model_id, runtime)
+    rows = read_sample(sample) if sample else sample_of(spec.model_id, runtime)
     report["sample"] = rows is not None
     if rows is not None:
         report |= _try(runtime, rows, spec)
@@ -58,16 +58,22 @@ def _name_of(runtime: Runtime) -> str:
     return runtime.name if isinstance(runtime, IsolatedRuntime) else type(runtime).__name__
 
 
-def read_sample(file: Path) -> AnyArray:
-    """Rows `[n, ...]` from `.npy`, or from JSON (a list of rows, texts, or one row). Raises `ModelError`."""
+def read_sample(sample: str) -> AnyArray:
+    """Rows `[n, ...]` from JSON (a list of rows or texts, or one row), or from a file of it or `.npy`.
+
+    Raises `ModelError`.
+    """
+    file = Path(sample)
     try:
         if file.suffix == ".npy":
             rows = np.load(file, allow_pickle=False)
         else:
-            values = json.loads(file.read_text("utf-8"))
+            values = json.loads(sample if sample.lstrip().startswith("[") else file.read_text("utf-8"))
             is_text = isinstance(values, str) or (isinstance(values, list) and any(isinstance(v, str) for v in values))
             rows = _rows(values, file, dtype=object if is_text else np.float64)
-    except (OSError, ValueError, TypeError) as error:
+    except OSError as error:
+        raise ModelError(f"the sample {file} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
         raise ModelError(f"the sample {file} cannot be read as .npy or as JSON rows: {error}") from error
     if rows.size == 0:
         raise ModelError(f"the sample {file} has no rows")

@@ -269,14 +269,13 @@ class _PeriodAdmission:
 
     def _parse(self, headers: Headers) -> _Ask:
         named = dict(headers)
-        try:
-            words = {
-                name: value.decode("utf-8")
-                for name in (_ROUTE, _MODEL, _BUDGET, _PRIORITY, _WITHOUT, _CONTEXT)
-                if (value := named.get(name)) is not None
-            }
-        except UnicodeDecodeError as error:
-            return self._refuse(-1, Reason.BAD_HEADER, f"a header of ours is not UTF-8: {error.object[:40]!r}")
+        words: dict[str, str] = {}
+        for name in (_ROUTE, _MODEL, _BUDGET, _PRIORITY, _WITHOUT, _CONTEXT):
+            value = named.get(name)
+            try:
+                words |= {} if value is None else {name: value.decode("utf-8")}
+            except UnicodeDecodeError as error:
+                return self._refuse(-1, Reason.BAD_HEADER, f"header {name} is {error.object[:40]!r}: not UTF-8")
         ask = self._route_of(words)
         if not ask.error and _BUDGET in words:
             ask = self._with_budget(ask, words[_BUDGET])

@@ -104,11 +104,27 @@ def test_isolated_models_are_tried_in_processes_of_their_own(project: Path, capf
     assert "its process was ended by signal 9 (SIGKILL)" in found["models"]["dies@1"]["problem"]
 
 
+def test_sample_rows_may_stand_on_the_command_line(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, found = report(capfd, config(project, "good"), "--sample", " [[1, 2], [3, 4]]")
+    assert (code, found["models"]["good@1"]["sample"]) == (0, True)
+
+
+@pytest.mark.parametrize("sample", ["nowhere.json", "nowhere.npy", "[[1, 2", "[[1], [2, 3]]", "[]"])
+def test_a_sample_that_is_none_is_a_mistake_of_the_command(
+    project: Path, capfd: pytest.CaptureFixture[str], sample: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        run(["check", config(project, "good"), "--sample", sample])
+    said = capfd.readouterr()
+    assert (left.value.code, said.out) == (2, "")  # told once, before any model is loaded
+    assert "--sample" in said.err and "Errno" not in said.err
+
+
 def test_a_model_without_a_sample_is_only_loaded(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out = check(capfd, config(project, "good"))
     assert code == 0
     assert "good@1: CallableRuntime, loaded in" in out
-    assert "give one with --sample FILE" in out
+    assert "give one with --sample" in out
 
 
 @pytest.mark.slow
@@ -227,23 +243,23 @@ def test_topics_that_differ_are_told(project: Path, capfd: pytest.CaptureFixture
 )
 def test_a_sample_is_rows_whatever_its_form(tmp_path: Path, text: str, shape: tuple[int, ...], dtype: str) -> None:
     (tmp_path / "rows.json").write_text(text)
-    rows = read_sample(tmp_path / "rows.json")
+    rows = read_sample(str(tmp_path / "rows.json"))
     assert (rows.shape, rows.dtype.name) == (shape, dtype)
 
 
 def test_a_sample_may_be_a_numpy_file(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.ones((2, 28, 28), np.uint8))
-    assert read_sample(tmp_path / "rows.npy").shape == (2, 28, 28)
+    assert read_sample(str(tmp_path / "rows.npy")).shape == (2, 28, 28)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[[1], [2, 3]]", '{"a": 1}', "nul"])
 def test_a_sample_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "rows.json").write_text(text)
     with pytest.raises(ModelError, match=r"rows\.json"):
-        read_sample(tmp_path / "rows.json")
+        read_sample(str(tmp_path / "rows.json"))
 
 
 def test_rows_of_unequal_length_are_told_in_our_words(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text("[[1, 2], [3]]")
     with pytest.raises(ModelError, match=r"row 0 has 2 values, row 1 has 1 value; give rows of equal length$"):
-        read_sample(tmp_path / "rows.json")
+        read_sample(str(tmp_path / "rows.json"))

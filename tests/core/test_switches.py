@@ -107,6 +107,7 @@ def test_a_request_may_leave_models_out_and_what_is_switched_off_stays_off() -> 
         (b"", 7, ""),
         (b"c", 0, "ss-without names 'c'; the route has a@1, a@2, b@1"),
         (b"a,b", 0, "ss-without leaves no model to ask"),
+        (b"a\xff", 0, "header ss-without is b'a\\xff': not UTF-8"),
     ],
 )
 def test_the_header_names_models_by_id_or_name(text: bytes, chosen: int, words: str) -> None:

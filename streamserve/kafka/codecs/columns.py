@@ -14,6 +14,7 @@ from streamserve.core.reasons import Reason
 
 TEXT = np.dtype(object)
 FLOAT64 = np.dtype(np.float64)
+_JSON_WORDS = {None: "null", False: "false", True: "true"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +140,12 @@ def id_text(value: object) -> str | None:
 
 
 def excerpt(value: object, limit: int = 60) -> str:
-    """A short, printable form of something that a user sent."""
+    """A short, printable form of something that a user sent, in JSON's words."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
         return "a list"
+    if value is None or isinstance(value, bool):
+        return _JSON_WORDS[value]
     text = ascii(value[:limit] if isinstance(value, str | bytes) else value)
     return text if len(text) <= limit else f"{text[:limit]}..."

@@ -142,9 +142,10 @@ def _careful(value: bytes, columns: ColumnsBuilder) -> None:
 
 
 def _tensor_of(body: object) -> Tensor | Refusal:
-    if not isinstance(body, dict):
-        return Refusal(Reason.WRONG_FORM, f"the value is {excerpt(body)}; expected an object with `inputs`")
-    inputs = body.get("inputs")
+    if not isinstance(body, dict) or "inputs" not in body:
+        words = "has no `inputs`" if isinstance(body, dict) else f"is {excerpt(body)}; expected an object with `inputs`"
+        return Refusal(Reason.WRONG_FORM, f"the value {words}")
+    inputs = body["inputs"]
     if not isinstance(inputs, list):
         return Refusal(Reason.WRONG_FORM, f"`inputs` is {excerpt(inputs)}; expected a list of one input")
     if len(inputs) != 1:

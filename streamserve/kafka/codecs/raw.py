@@ -82,8 +82,9 @@ def _form(dtype_text: bytes, shape_text: bytes) -> tuple[np.dtype[Any], tuple[in
     """dtype, shape and bytes that a value must have."""
     try:
         dtype_name, sizes = dtype_text.decode().strip(), shape_text.decode().strip()
-    except UnicodeDecodeError:
-        return Refusal(Reason.BAD_HEADER, f"header {DTYPE_HEADER} or {SHAPE_HEADER} is not UTF-8")
+    except UnicodeDecodeError as error:
+        name = DTYPE_HEADER if error.object == dtype_text else SHAPE_HEADER
+        return Refusal(Reason.BAD_HEADER, f"header {name} is {excerpt(error.object)}: not UTF-8")
     dtype = DTYPES.get(dtype_name)
     if dtype is None:
         words = f"{DTYPE_HEADER} is {excerpt(dtype_name)}; expected one of {', '.join(DTYPES)}"

@@ -27,6 +27,7 @@ from streamserve.kafka.codecs.columns import (
 from streamserve.kafka.codecs.jsonbody import parse
 from streamserve.kafka.codecs.tensors import flatten, typed
 
+_EXPECTED = 'expected [[...], ...], [...] for one row, or {"rows": ...}'
 _decode = msgspec.json.Decoder(list[list[float]]).decode
 
 
@@ -74,7 +75,10 @@ def _careful(value: bytes, columns: ColumnsBuilder) -> None:
     request_id = None
     if isinstance(body, dict):
         request_id = id_text(body.get("id"))
-        body = body.get("rows")
+        if "rows" not in body:
+            columns.refuse(Refusal(Reason.WRONG_FORM, f"the value has no `rows`; {_EXPECTED}"), request_id)
+            return
+        body = body["rows"]
     tensor = _tensor_of(body)
     if isinstance(tensor, Refusal):
         columns.refuse(tensor, request_id)
@@ -84,8 +88,7 @@ def _careful(value: bytes, columns: ColumnsBuilder) -> None:
 
 def _tensor_of(rows: Any) -> Tensor | Refusal:
     if not isinstance(rows, list):
-        words = f'rows are {excerpt(rows)}; expected [[...], ...], [...] for one row, or {{"rows": ...}}'
-        return Refusal(Reason.WRONG_FORM, words)
+        return Refusal(Reason.WRONG_FORM, f"rows are {excerpt(rows)}; {_EXPECTED}")
     if rows and isinstance(rows[0], dict):
         return Refusal(Reason.WRONG_FORM, "rows are objects; expected lists of numbers in the model's column order")
     flat = flatten(rows)

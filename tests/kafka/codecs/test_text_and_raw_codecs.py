@@ -102,3 +102,11 @@ def test_spaces_and_repeated_headers() -> None:
     given_headers = (("ss-shape", b"9"), ("ss-dtype", b" float64 "), ("ss-shape", b"1, 2"))
     decoded = RAW.decode([np.array([1.0, np.nan], "<f8").tobytes()], [given_headers])
     assert np.array_equal(decoded.groups[0].array, [[1.0, np.nan]], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "named"), [(b"\xff", b"1,1", "ss-dtype"), (b"float64", b"\xff", "ss-shape")]
+)
+def test_the_header_that_is_not_utf8_is_named(dtype: bytes, shape: bytes, named: str) -> None:
+    _, words = RAW.decode([bytes(8)], [headers(dtype, shape)]).errors[0]
+    assert words == f"header {named} is b'\\xff': not UTF-8"
