@@ -50,6 +50,17 @@ def routes(settings: Settings) -> tuple[Route, ...]:
     return tuple(_route(settings, name, route) for name, route in settings.routes.items())
 
 
+def has_outcomes(settings: Settings) -> bool:
+    """Whether somebody reads what feedback says, so that `up` starts a learner: a policy, a person, or insights."""
+    wanted = settings.learn.outcomes == "always" or settings.insights is not None
+    return wanted or any(_is_judged(route) for route in routes(settings))
+
+
+def _is_judged(route: Route) -> bool:
+    """Whether feedback has something to say: to a policy that learns, or to whoever compares shares."""
+    return route.learns or route.policy.name == "ab"
+
+
 def model_specs(settings: Settings, pool: str) -> tuple[ModelSpec, ...]:
     """The models of a pool, as a runtime takes them; load their files with `base_dir=settings.base_dir`.
 

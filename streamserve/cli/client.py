@@ -48,6 +48,10 @@ class CodecName(StrEnum):
     RAW = "raw"
 
 
+_NOBODY_READS = (
+    "note: no route of this config learns, so `streamserve up` starts no learner and the feedback is joined with "
+    'nothing; to record it as outcomes set [learn] outcomes = "always"'
+)
 _LABEL_HELP = "The true answer: JSON, else a text. NaN and infinity are refused; quoted (`'\"nan\"'`) they are texts."
 
 
@@ -134,6 +138,8 @@ def feedback(
     topic = topic_name(target.app, Kind.FEEDBACK)
     words = f"feedback for {asked} stands at {place} of {topic}"
     typer.echo(dumps({"ref": asked, "topic": topic, "feedback": place}) if as_json else words)
+    if not target.has_outcomes:
+        typer.echo(_NOBODY_READS, err=True)
 
 
 def tail(

@@ -37,11 +37,14 @@ class Target:
     """Every route of the config; empty: not known."""
     join_window_ms: int = 600_000
     """How long after its prediction feedback may come."""
+    has_outcomes: bool = True
+    """Whether the config asks for a learner, without which feedback is joined with nothing."""
 
 
 def target_of_config(config: Path | str, bootstrap_servers: str | None = None) -> Target:
     """The config's app. Raises ConfigError, and BrokerError where no broker is named and none of ours runs."""
     # The settings' library takes half a second of every program that needs no config.
+    from streamserve.assembly import has_outcomes  # noqa: PLC0415  (it imports the settings)
     from streamserve.kafka.security import connection_options  # noqa: PLC0415  (it imports the settings)
     from streamserve.settings import load_settings  # noqa: PLC0415  (slow: see above)
 
@@ -55,6 +58,7 @@ def target_of_config(config: Path | str, bootstrap_servers: str | None = None) -
             name: RouteHint(deadline_ms=route.deadline_ms, input=route.input) for name, route in settings.routes.items()
         },
         join_window_ms=settings.learn.join_window_ms,
+        has_outcomes=has_outcomes(settings),
     )
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from streamserve.assembly import app_rules
-from streamserve.core.routes import Route
+from streamserve.assembly import has_outcomes
 from streamserve.settings import Settings
 
 RoleName = Literal["worker", "aggregate", "learn", "insights"]
@@ -59,22 +58,11 @@ def _wanted(settings: Settings) -> Iterator[tuple[RoleName, str | None, int]]:
     if not settings.fused:
         for instance in range(settings.aggregator.processes):
             yield "aggregate", None, instance
-    if _has_outcomes(settings):
+    if has_outcomes(settings):
         for instance in range(settings.learn.processes):
             yield "learn", None, instance
     if settings.insights is not None:
         yield "insights", None, 0
-
-
-def _has_outcomes(settings: Settings) -> bool:
-    """Whether somebody reads them: a policy, a person, or insights."""
-    wanted = settings.learn.outcomes == "always" or settings.insights is not None
-    return wanted or any(_is_judged(route) for route in app_rules(settings).routes)
-
-
-def _is_judged(route: Route) -> bool:
-    """Whether feedback has something to say: to a policy that learns, or to whoever compares shares."""
-    return route.learns or route.policy.name == "ab"
 
 
 def program() -> list[str]:

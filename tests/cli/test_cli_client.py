@@ -171,6 +171,17 @@ def test_a_label_is_json_else_a_text(memory: MemoryApp, text: str, label: bytes)
     assert label in (record.value or b"")
 
 
+@pytest.mark.parametrize("has_outcomes", [True, False])
+def test_feedback_that_nobody_joins_is_told(
+    memory: MemoryApp, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], has_outcomes: bool
+) -> None:
+    target = Target(app=APP, bootstrap_servers="memory", has_outcomes=has_outcomes)
+    monkeypatch.setattr(commands, "target_and_rest", lambda data, *_: (target, data))
+    assert called("feedback", "0-1", "--label", "1") == 0
+    assert ("starts no learner" in capfd.readouterr().err) is not has_outcomes
+    assert any(memory.log.records(FEEDBACK).values())
+
+
 def test_rows_of_unequal_length_are_told_in_our_words(memory: MemoryApp, capfd: pytest.CaptureFixture[str]) -> None:
     assert called("send", "[[1, 2], [3]]") == 2
     assert capfd.readouterr().err == (

@@ -49,6 +49,9 @@ def test_a_config_tells_app_broker_routes_and_security(tmp_path: Path) -> None:
         "words": RouteHint(deadline_ms=100, input="text"),
     }
     assert "security" not in repr(target)
+    assert not target.has_outcomes  # fixed weights: nobody joins feedback
+    named.write_text(named.read_text("utf-8").replace("[learn]\n", '[learn]\noutcomes = "always"\n'), "utf-8")
+    assert target_of_config(named).has_outcomes
     assert target_of_config(named, "other:1").bootstrap_servers == "other:1"
 
 
