@@ -156,32 +156,25 @@ class Answering:
             answered += self._answer_all(desk, bad, Missing.BAD_INPUT, now_ms)
         if desk.rules.takes_text is None and desk.rules.trailing_shape is None:
             return answered
-        wrong = self._wrong_shape(desk, head[table["group"][at] >= 0])
-        if len(wrong):
-            words = self._shape_words(desk, wrong)
-            desk.remove(wrong)
-            answered += self._answer_all(desk, wrong, Missing.BAD_INPUT, now_ms, words)
+        groups = table["group"][at]
+        for group in distinct(groups[groups >= 0]):
+            words = self._refusal(desk, group)
+            if words:
+                wrong = head[groups == group]
+                desk.remove(wrong)
+                answered += self._answer_all(desk, wrong, Missing.BAD_INPUT, now_ms, words)
         return answered
 
-    def _wrong_shape(self, desk: Desk, handles: I64) -> I64:
-        """Those whose rows this model does not take."""
-        groups = self._table["group"][self._table.at(handles)]
-        wrong = [group for group in distinct(groups) if not self._takes(desk, group)]
-        return handles[np.isin(groups, wrong)] if wrong else handles[:0]
-
-    def _takes(self, desk: Desk, group: int) -> bool:
+    def _refusal(self, desk: Desk, group: int) -> str:
+        """Why the model does not take rows of this form; empty: it does."""
         row = self._inputs.rows(group, np.zeros(0, np.int64), np.zeros(0, np.int64))
-        rules = desk.rules
-        if rules.takes_text is not None and rules.takes_text != (row.dtype == object):
-            return False
-        return rules.trailing_shape is None or row.shape[1:] == rules.trailing_shape
-
-    def _shape_words(self, desk: Desk, wrong: I64) -> str:
-        group = int(self._table["group"][self._table.at(wrong[:1])][0])
-        row = self._inputs.rows(group, np.zeros(0, np.int64), np.zeros(0, np.int64))
-        wants = list(desk.rules.trailing_shape) if desk.rules.trailing_shape is not None else "numbers"
-        wants = "text" if desk.rules.takes_text else wants
-        return f"{desk.rules.model} takes rows of {wants}, this request has rows of {list(row.shape[1:])} {row.dtype}"
+        shape, rules = row.shape[1:], desk.rules
+        is_text = bool(row.dtype == object)
+        fits = rules.takes_text in (None, is_text) and rules.trailing_shape in (None, shape)
+        if fits:
+            return ""
+        takes = _row_words(rules.trailing_shape, is_text=rules.takes_text)
+        return f"{rules.model} takes rows of {takes}, this request has rows of {_row_words(shape, is_text=is_text)}"
 
     def _compose(self, desk: Desk, head: I64, max_rows: int, why: str, now_ms: int) -> Batch:
         """Take those of `head` that are of the first one's group, up to `max_rows`; a larger request goes in parts."""
@@ -540,3 +533,11 @@ class Answering:
 def _gathered(outputs: Outputs, rows: I64) -> Outputs:
     probabilities = outputs.probabilities[rows] if outputs.probabilities is not None else None
     return Outputs(labels=outputs.labels[rows], probabilities=probabilities, classes=outputs.classes)
+
+
+def _row_words(shape: tuple[int, ...] | None, *, is_text: bool | None) -> str:
+    """Of what form a row is, in words: `[784] numbers`, `text`; None: any shape, either kind."""
+    kind = {True: "text", False: "numbers", None: "values"}[is_text]
+    if shape == () and not is_text:
+        return f"single {kind}"
+    return f"{list(shape)} {kind}" if shape else kind

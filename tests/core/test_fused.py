@@ -95,6 +95,17 @@ def test_rows_of_another_shape_are_not_in_the_same_batch() -> None:
     assert w.labels(2) == [3]
 
 
+def test_each_request_is_told_of_its_own_rows() -> None:
+    w = world(trailing_shape=(2,), takes_text=False)
+    w.feed(requests([b":1,2,3", b":1", b":1,2", b":1,2,3,4", b":1,2,3"]))
+    said = {offset: w.records[0, offset][0].details for offset in range(5)}
+    told = {offset: words[w.records[0, offset][1]] for offset, words in said.items() if words}
+    assert told == {
+        offset: f"a@1: a@1 takes rows of [2] numbers, this request has rows of [{width}] numbers"
+        for offset, width in ((0, 3), (1, 1), (3, 4), (4, 3))
+    }
+
+
 def test_a_bad_row_is_found_by_bisecting() -> None:
     def refuses_13(effect: RunBatch) -> BatchFinished:
         if (effect.inputs[:, 0] == 13).any():
