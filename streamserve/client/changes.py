@@ -80,11 +80,24 @@ def _of_routes(before: Settings, after: Settings) -> Iterator[str]:
         was = old.get(name)
         if was is not None and was.fingerprint == route.fingerprint:
             continue
-        if route.keyed or (was is not None and was.keyed):
-            yield f"routes.{name}: its contexts are keyed, whose states are loaded when processes start"
+        yield from _of_keyed(name, was, route)
         if was is None and before.app.delivery == "exactly_once":
             yield f"routes.{name} comes: with exactly_once, learners fence the states that they know when they start"
         if route.learns and not any(known.learns for known in old.values()):
             yield f"routes.{name} learns, and no route did: learners are to be started"
-        if was is not None and (was.second or route.second) and was.models != route.models:
-            yield f"routes.{name}: the models of a route with second opinions"
+
+
+def _of_keyed(name: str, was: Route | None, route: Route) -> Iterator[str]:
+    """A state of a key stands in the log until its owner forgets it: all versions have to agree on which it is, and how
+    long it counts."""
+    if was is None or was.contexts is None or not was.keyed:
+        if route.keyed:
+            yield f"routes.{name}: its contexts become keyed: their states are looked for when processes start"
+        return
+    if route.contexts is None or not route.keyed:
+        yield f"routes.{name}: its contexts are keyed: give a route without keys another name"
+        return
+    if route.policy.name != was.policy.name:
+        yield f"routes.{name}: its keyed states are those of {was.policy.name}: give another policy another route"
+    if route.contexts.forget_after_ms != was.contexts.forget_after_ms:
+        yield f"routes.{name}: its `forget_after_ms`: what has been forgotten by then is in the log no more"

@@ -88,6 +88,8 @@ class EpochTable:
         self._delay_ms, self._keep_ms = rules.epoch_delay_ms, rules.keep_ms
         self._most_states = rules.bounds.learnt_states
         self._owned: set[int] = set()
+        self._keyed: dict[tuple[str, str, int], KeyedHistories] = {}
+        """By name of the route, policy, and partition: of those that are owned."""
         self._routes: dict[int, _RouteStates] = {}
         self._by_name: dict[str, list[_RouteStates]] = {}
         self._follow()
@@ -107,14 +109,15 @@ class EpochTable:
         for index, route in sorted(self.routes.live.items()):
             table = before.get(index)
             if table is None:
-                table = _RouteStates(route, self._delay_ms, self._keep_ms)
+                table = _RouteStates(route, self._delay_ms)
                 elders = [other for other in before.values() if other.route.name == route.name]
                 if elders:
                     table.take_over(elders[-1], self._most_states)
-                for partition in self._owned:
-                    table.own(partition)
+                self._own(table, self._owned)
             self._routes[index] = table
             self._by_name.setdefault(route.name, []).append(table)
+        wanted = {(table.route.name, table.route.policy.name) for table in self._routes.values()}
+        self._keyed = {key: rows for key, rows in self._keyed.items() if key[:2] in wanted}
 
     def switch(self, records: Iterable[SwitchRecord]) -> None:
         """Take switches of models as they stand in the log, in any order."""
@@ -122,17 +125,35 @@ class EpochTable:
 
     def own(self, partitions: Iterable[int]) -> None:
         """Requests of these partitions are to be decided: their keyed states count from now on, and will be loaded."""
+        partitions = tuple(partitions)
+        self._owned.update(partitions)
         for partition in partitions:
-            self._owned.add(partition)
-            for table in self._routes.values():
-                table.own(partition)
+            self._forget(partition)
+        for table in self._routes.values():
+            self._own(table, partitions)
+
+    def _own(self, table: _RouteStates, partitions: Iterable[int]) -> None:
+        """All versions of a route share the rows of a partition."""
+        route = table.route
+        if not route.keyed or not route.learns:
+            return
+        for partition in partitions:
+            key = route.name, route.policy.name, partition
+            histories = self._keyed.get(key)
+            if histories is None:
+                histories = self._keyed[key] = KeyedHistories(route, partition, self._delay_ms, self._keep_ms)
+            table.keyed[partition] = histories
 
     def disown(self, partitions: Iterable[int]) -> None:
         """Forget the keyed states of these partitions."""
         for partition in partitions:
             self._owned.discard(partition)
-            for table in self._routes.values():
-                table.keyed.pop(partition, None)
+            self._forget(partition)
+
+    def _forget(self, partition: int) -> None:
+        self._keyed = {key: rows for key, rows in self._keyed.items() if key[2] != partition}
+        for table in self._routes.values():
+            table.keyed.pop(partition, None)
 
     def take(self, event: StatesFetched | ContextsFetched | StatesKnownUntil) -> None:
         """What has been read of the log."""
@@ -143,9 +164,8 @@ class EpochTable:
                 self.switch(event.switches)
             case ContextsFetched():
                 self.apply(event.states)
-                for table in self._routes.values() if event.loaded else ():
-                    if event.partition in table.keyed:
-                        table.keyed[event.partition].loaded = True
+                for (_, _, partition), histories in self._keyed.items() if event.loaded else ():
+                    histories.loaded |= partition == event.partition
             case StatesKnownUntil():
                 self.known_until(event.known_until_ms)
 
@@ -154,11 +174,13 @@ class EpochTable:
         so are keyed ones of partitions that are not owned."""
         changed: dict[StateHistory, None] = {}
         for record in states:
+            if is_keyed(record.context):
+                keyed = self._keyed.get((record.route, record.policy, record.partition))
+                if keyed is not None:
+                    keyed.add(record)
+                continue
             for table in self._by_name.get(record.route, ()):
                 if not table.uses(record):
-                    continue
-                if is_keyed(record.context):
-                    table.add_keyed(record)
                     continue
                 history = table.history_for(record)
                 if history is not None and history.add(record):
@@ -173,9 +195,8 @@ class EpochTable:
     def known_until(self, ms: int) -> None:
         """Every state appended before this broker time has been applied."""
         self._known_ms = max(self._known_ms, ms)
-        for table in self._routes.values():
-            for histories in table.keyed.values():
-                histories.known_until(self._known_ms)
+        for histories in self._keyed.values():
+            histories.known_until(self._known_ms)
 
     def choose(
         self,
@@ -316,12 +337,11 @@ def places_of(keys: Sequence[_Key]) -> dict[_Key, list[int]]:
 class _RouteStates:
     """States of one route by context, and what they decide together."""
 
-    def __init__(self, route: Route, delay_ms: int, keep_ms: int) -> None:
+    def __init__(self, route: Route, delay_ms: int) -> None:
         self.route = route
         self.keyed: dict[int, KeyedHistories] = {}
         """By partition, of those that are owned."""
         self._rule = route.contexts or ContextRule()
-        self._keep_ms = keep_ms
         self._salt = salt_of(route.name, route.policy.name)
         self._delay_ms = delay_ms
         self._all = StateHistory(route, delay_ms)
@@ -358,17 +378,8 @@ class _RouteStates:
     def most_held(self) -> int:
         return max(len(history) for history in self._histories.values())
 
-    def own(self, partition: int) -> None:
-        if self._rule.keyed and self.route.learns:
-            self.keyed[partition] = KeyedHistories(self.route, partition, self._delay_ms, self._keep_ms)
-
     def uses(self, record: StateRecord) -> bool:
         return self.route.learns and record.policy == self.route.policy.name
-
-    def add_keyed(self, record: StateRecord) -> None:
-        histories = self.keyed.get(record.partition)
-        if histories is not None:
-            histories.add(record)
 
     def history_for(self, record: StateRecord) -> StateHistory | None:
         """Where this record of a shared state belongs; None where it is of no use."""
@@ -406,7 +417,7 @@ class _RouteStates:
         for level in self._rule.levels(context):
             own = self._histories.get(level)
             if own is None and is_keyed(level) and partition in self.keyed:
-                own = self.keyed[partition].history(level)
+                own = self.keyed[partition].history(level, self.route)
             if own is not None:
                 found.append(own)
         return found, own

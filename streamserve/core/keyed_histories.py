@@ -1,4 +1,8 @@
-"""The keyed states of a route in one partition, for a role that decides: what is in force for requests still open."""
+"""The keyed states of a route in one partition, for a role that decides: what is in force for requests still open.
+
+States name models, and rows are states as they stand in the log: so all versions of the route share them, and each reads
+them by its own models.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,12 @@ class KeyedHistories:
     they decide may still be open."""
 
     def __init__(self, route: Route, partition: int, delay_ms: int, keep_ms: int) -> None:
-        """`keep_ms`: how long after a state was replaced requests may still be decided by it."""
+        """`route`: any of its versions; all have one policy and forget alike. `keep_ms`: how long after a state was replaced requests may still be decided by
+        it."""
         rule = route.contexts
         assert rule is not None
         self.loaded = False
         """All states appended until the partition was assigned are known."""
-        self._route = route
         self._delay_ms = delay_ms
         self._keep_ms = keep_ms
         self._forget_after_ms = rule.forget_after_ms
@@ -37,7 +41,7 @@ class KeyedHistories:
         self._replaced: deque[tuple[int, str]] = deque()
         """(append time of the state that took over, context)."""
         self._calendar = Calendar(max(_LEAST_STEP_MS, rule.forget_after_ms // _STEPS))
-        self._histories: dict[str, StateHistory] = {}
+        self._histories: dict[str, dict[Route, StateHistory]] = {}
         self._before_ms = NEVER_MS
         """What was replaced before is not needed."""
 
@@ -72,9 +76,10 @@ class KeyedHistories:
             older.append(row)
             self._replaced.append((replaced_ms, context))
 
-    def history(self, context: str) -> StateHistory | None:
-        """None: nothing was learnt, or it is forgotten."""
-        found = self._histories.get(context)
+    def history(self, context: str, route: Route) -> StateHistory | None:
+        """As this version of the route reads it. None: nothing was learnt, or it is forgotten."""
+        known = self._histories.get(context)
+        found = None if known is None else known.get(route)
         if found is not None:
             return found
         newest = self._newest.get(context)
@@ -82,12 +87,12 @@ class KeyedHistories:
             return None
         if len(self._histories) >= _REMEMBERED:
             self._histories.clear()
-        found = StateHistory(self._route, self._delay_ms)
+        found = StateHistory(route, self._delay_ms)
         rows = [newest, *self._older.get(context, ())]
         for row in rows:
             found.add(self._packing.unpack(context, row))
         found.keep_newest(len(rows))
-        self._histories[context] = found
+        self._histories.setdefault(context, {})[route] = found
         return found
 
     def known_until(self, ms: int) -> None:

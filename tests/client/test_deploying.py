@@ -66,13 +66,35 @@ def test_changes_are_told_one_by_one() -> None:
         ({"more": 'routes.r.policy = "hedge"'}, r"routes\.r learns, and no route did"),
         (
             {"more": 'routes.r.policy = "hedge"\nroutes.r.contexts = { source = "key", keyed = true }'},
-            r"routes\.r: its contexts are keyed",
+            r"routes\.r: its contexts become keyed",
         ),
     ],
 )
 def test_what_cannot_change_while_the_app_runs_is_named(after: dict[str, object], words: str) -> None:
     with pytest.raises(UnusableInput, match=f"(?s){words}"):
         check_change(settings_of(), settings_of(**after))  # type: ignore[arg-type]
+
+
+KEYED = 'routes.r.policy = "hedge"\nroutes.r.contexts = {{ source = "key", keyed = true, forget_after_ms = {} }}'
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (KEYED.format(60_000), None),
+        (KEYED.format(90_000), r"routes\.r: its `forget_after_ms`"),
+        (KEYED.format(60_000).replace("hedge", "exp3"), r"routes\.r: its keyed states are those of hedge"),
+        ('routes.r.policy = "hedge"', r"routes\.r: its contexts are keyed"),
+    ],
+)
+def test_of_keyed_contexts_the_models_can_change_and_what_makes_up_a_state_cannot(more: str, words: str | None) -> None:
+    before = settings_of(more=KEYED.format(60_000))
+    after = settings_of(pools={"p": ["a", "b", "c"]}, routes={"r": ["b", "c"]}, more=more)
+    if words is None:
+        check_change(before, after)
+        return
+    with pytest.raises(UnusableInput, match=words):
+        check_change(before, after)
 
 
 # -- records -------------------------------------------------------------------------------------------------------

@@ -13,11 +13,12 @@ from streamserve.bodyfield import BodyField
 from streamserve.core.admission import Admission
 from streamserve.core.contexts import MAX_CONTEXT_BYTES, ContextRule, is_keyed
 from streamserve.core.epochs import EpochTable, home_of, outcome_partition
-from streamserve.core.events import ContextsFetched
+from streamserve.core.events import ContextsFetched, StatesFetched
 from streamserve.core.keyed import Calendar, Packing, age_of, times_of
 from streamserve.core.keyed_histories import KeyedHistories
 from streamserve.core.messages import INITIAL_EPOCH
 from streamserve.core.records import StateRecord
+from streamserve.core.route_versions import RoutesRecord
 from streamserve.core.routes import AppRules
 from tests.core.test_contexts import DELAY_MS, MODELS, requests, route_of
 from tests.core.test_contexts import state as shared_state
@@ -25,6 +26,7 @@ from tests.core.test_contexts import state as shared_state
 FORGET_MS = 60_000
 RULE = ContextRule(source="key", keyed=True, pooling=0.0, forget_after_ms=FORGET_MS)
 ALICE = "eu//alice"
+ROUTE = route_of(RULE)
 
 
 def state(
@@ -266,22 +268,71 @@ def test_packed_histories_decide_as_those_of_shared_states(
 
 def test_replaced_and_forgotten_states_leave_the_memory() -> None:
     keep_ms = 10_000
-    histories = KeyedHistories(route_of(RULE), 1, DELAY_MS, keep_ms)
+    histories = KeyedHistories(ROUTE, 1, DELAY_MS, keep_ms)
     for number in range(50):
         histories.add(state(2 * number, 1_000 + number, context=f"//{number}"))
         histories.add(state(2 * number + 1, 2_000 + number, context=f"//{number}", previous=2 * number))
-    found = histories.history("//7")
+    found = histories.history("//7", ROUTE)
     assert found is not None and len(found) == 2
     histories.known_until(2_049 + keep_ms)
-    found = histories.history("//7")
+    found = histories.history("//7", ROUTE)
     assert found is not None and len(found) == 1 and found.known_from_ms == 2_007 + DELAY_MS
     assert len(histories) == 50
     histories.known_until(5_000 + FORGET_MS + keep_ms)
-    assert len(histories) == 0 and histories.history("//7") is None
+    assert len(histories) == 0 and histories.history("//7", ROUTE) is None
 
 
 def test_models_in_packed_states_are_those_of_the_record() -> None:
-    histories = KeyedHistories(route_of(RULE), 1, DELAY_MS, 0)
+    histories = KeyedHistories(ROUTE, 1, DELAY_MS, 0)
     histories.add(replace(state(1, 1_000), data={"v": 1, "losses": {MODELS[1]: 3.0}, "events": 4}))
-    found = histories.history(ALICE)
+    found = histories.history(ALICE, ROUTE)
     assert found is not None and found.at_epoch(1).value.losses == (3.0, 3.0)
+
+
+@given(order=st.permutations(list(range(7))), asked=st.lists(st.integers(0, 20_000), min_size=1, max_size=6))
+def test_each_version_of_a_route_reads_the_same_states_by_its_own_models(order: list[int], asked: list[int]) -> None:
+    """Whatever comes first, the change of the route or its states; as one that was started when all was there."""
+    old, new = (
+        replace(ROUTE, models=models, fingerprint=str(models)) for models in (MODELS, (MODELS[1], "other@1", MODELS[0]))
+    )
+    written_ms = 9_000
+    rules = AppRules(routes=(old,), epoch_delay_ms=DELAY_MS)
+    in_force_ms = written_ms + rules.routes_delay_ms
+    change = StatesFetched(
+        states=(),
+        routes=(
+            RoutesRecord(number=1, routes=(old,), append_ms=0, offset=0),
+            RoutesRecord(number=2, routes=(new,), append_ms=written_ms, offset=1),
+        ),
+    )
+    losses = [(0.0, 4.0), (3.0, 0.0), (1.0, 2.0)]
+    states = [
+        state(2 * step + n, 1_000 + 6_000 * step, of, context, previous=2 * step + n - 2 if step else -1)
+        for step, of in enumerate(losses)
+        for n, context in enumerate((ALICE, "//bob"))
+    ]
+    live, fresh = EpochTable(rules), EpochTable(rules)
+    live.own([1])
+    fresh.take(change)
+    fresh.own([1])
+    for table, events in ((live, [states[n] if n < 6 else None for n in order]), (fresh, states)):
+        for one in events:
+            table.take(change if one is None else ContextsFetched(partition=1, states=(one,)))
+        table.take(ContextsFetched(partition=1, loaded=True))
+    for append_ms in asked:
+        found = []
+        for table in (live, fresh):
+            index = table.routes.at(append_ms).names["r"]
+            models = table.routes[index].models
+            assert models == (new if append_ms >= in_force_ms else old).models
+            at, times = np.full(2, 1, np.int64), np.full(2, append_ms, np.int64)
+            choice = table.choose(index, at, np.arange(2, dtype=np.int64), times, [ALICE, "//bob"])
+            weights = table.weights(index, choice.epoch, times, [ALICE, "//bob"], at)
+            found.append((choice.epoch.tolist(), choice.stale.tolist(), choice.chosen.tolist(), weights.tolist()))
+            newest = [step for step in range(3) if 1_000 + 6_000 * step + DELAY_MS <= append_ms]
+            if newest:  # the better of the two that all know is believed more, under every version
+                better, worse = MODELS if losses[newest[-1]][0] < losses[newest[-1]][1] else MODELS[::-1]
+                by_model = dict(zip(models, weights[0], strict=True))
+                assert by_model[better] > by_model[worse]
+                assert choice.epoch.tolist() == [2 * newest[-1], 2 * newest[-1] + 1]
+        assert found[0] == found[1]

@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from streamserve.core.effects import EmitAnswers, RunBatch
 from streamserve.core.events import AnswersFetched, BatchFinished, StatesFetched, StatesKnownUntil
 from streamserve.core.losses import losses_of
 from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.records import Decision, FeedbackRecord, StateRecord
-from streamserve.core.routes import AppRules
+from streamserve.core.route_versions import RoutesRecord
+from streamserve.core.routes import AppRules, Route
 from streamserve.core.selection.ab import AB
 from streamserve.core.selection.confident import ConfidenceRules, Confident, ConfidentState
 from streamserve.core.selection.exp3ix import Exp3IX
@@ -31,6 +34,7 @@ from streamserve.kafka.codecs.learning import decode_outcome, encode_outcome
 from streamserve.kafka.codecs.predictions import encode_predictions
 from streamserve.testing.policy_checks import outcome_of
 from tests.core.kit import CODECS, START_MS, World, app, assigned, epochs, finished, model_rules, of, requests, route
+from tests.effort import examples
 
 FIRST, SECOND = "quick@1", "forest@1"
 CLASSES = np.array([0, 1])
@@ -91,12 +95,15 @@ def test_many_rows_are_sure_on_the_average() -> None:
     assert w.labels(1) == [14, 15]
 
 
-def split(rules: AppRules, events: list[Any], lose_second: bool = False) -> World:
+def split(
+    rules: AppRules, events: list[Any], lose_second: bool = False, hosted: Any = None, now_ms: int = START_MS
+) -> World:
     """A worker and an aggregator with nothing between them but records of answers."""
-    worker = World(WorkerStage(rules, model_rules(rules), CODECS, epochs(rules)), run)
+    worker = World(WorkerStage(rules, hosted or model_rules(rules), CODECS, epochs(rules)), run)
     aggregator = World(AggregatorStage(rules, epochs(rules), CODECS))
     for stage in (worker, aggregator):
         stage.feed(assigned(0))
+        stage.now_ms = now_ms
         for event in events:
             stage.feed(event)
     blocks = [
@@ -107,7 +114,7 @@ def split(rules: AppRules, events: list[Any], lose_second: bool = False) -> Worl
     ]
     for block in blocks:
         aggregator.feed(AnswersFetched(blocks=(block,), positions={0: 1}))
-    assert sorted(worker.settled) == [(0, 0), (0, 1)]
+    assert len(worker.settled) == len(set(worker.settled)) == len(events[-1].requests)
     return aggregator
 
 
@@ -244,6 +251,78 @@ def test_a_learnt_confidence_decides_who_is_asked_and_stands_in_the_prediction()
     assert w.labels(1) == [14]  # of 0.7, the higher of the two, nothing is known
     block, i = w.records[0, 1]
     assert block.confidence[i] == pytest.approx(policy.confidence_of_second(state))
+
+
+def test_another_second_model_has_to_earn_its_confidence() -> None:
+    policy, models = confident(), (FIRST, SECOND)
+    state = policy.initial(models)
+    for _ in range(100):
+        state = judged(policy, state, 0.7, wrong=True, second=False)
+    other = replace(policy, policy=WithSecond(policy=Static(), second="other@1"))
+    turned = other.load(policy.dump(state), (FIRST, "other@1"))
+    assert turned.second == other.initial((FIRST, "other@1")).second
+    assert turned.learnt == state.learnt
+    assert judged(other, turned, 0.7, wrong=True, second=False).second == turned.second  # it was not asked
+    older = {key: value for key, value in policy.dump(state)["confidence"].items() if key != "second_of"}
+    assert policy.load({**policy.dump(state), "confidence": older}, models) == state
+
+
+@settings(max_examples=examples(40))
+@given(
+    ages=st.lists(st.integers(-200, 200), min_size=1, max_size=10),
+    sures=st.lists(st.sampled_from([0.6, 0.99]), min_size=10, max_size=10),
+    change=st.sampled_from([((FIRST,), "other@1"), (("new@1", FIRST), SECOND), ((SECOND,), FIRST), ((FIRST,), None)]),
+    backwards=st.booleans(),
+    is_fused=st.booleans(),
+)
+def test_over_a_change_each_request_gets_the_opinions_of_its_version(
+    ages: list[int], sures: list[float], change: tuple[tuple[str, ...], str | None], backwards: bool, is_fused: bool
+) -> None:
+    versions = [version((FIRST,), SECOND), version(*change)]
+    if backwards:
+        versions.reverse()
+    old, new = versions
+    rules = app(old, guard_ms=10)
+    change_ms = START_MS - rules.routes_delay_ms
+    records = tuple(
+        RoutesRecord(number=offset, routes=(one,), append_ms=ms, offset=offset)
+        for offset, (one, ms) in enumerate([(old, 0), (new, change_ms)])
+    )
+    hosted = model_rules(app(old, new))
+    ages = sorted(ages)
+    asked = requests([b"x:%d,%.2f" % (i, sures[i]) for i in range(len(ages))])
+    asked.requests.append_ms[:] = [START_MS + age for age in ages]
+    events: list[Any] = [StatesFetched(states=(), routes=records), StatesKnownUntil(known_until_ms=START_MS + 1_000)]
+    if is_fused:
+        w = World(FusedStage(rules, hosted, CODECS, epochs(rules)), run)
+        w.feed(assigned(0))
+        w.now_ms = START_MS + 200
+        for event in (*events, asked):
+            w.feed(event)
+    else:
+        w = split(rules, [*events, asked], hosted=hosted, now_ms=START_MS + 200)
+    for i, age in enumerate(ages):
+        mine = new if age >= 0 else old
+        decision = decision_of(w, i)
+        (first,) = decision.chosen
+        assert first in mine.models and first != mine.second
+        assert decision.second == (mine.second if sures[i] < 0.8 else None)
+        assert set(decision.members) == {first} | ({decision.second} if decision.second else set())
+        assert w.outcome(i) == ("ok", "all_answered")
+
+
+def version(firsts: tuple[str, ...], second: str | None) -> Route:
+    """One model is asked first, drawn; without a second one every answer is sure enough."""
+    policy: Any = Exp3IX()
+    if second is not None:
+        policy = WithSecond(policy=policy, second=second)
+    models = firsts if second is None else (*firsts, second)
+    made = Confident(policy=policy, rules=ConfidenceRules(of="probability"), combine="vote")
+    threshold = 0.0 if second is None else 0.8
+    return route(
+        models, policy=made, learns=True, second=second, confidence_threshold=threshold, deadline_ms=1_000,
+        fingerprint=f"{models} {second}",
+    )  # fmt: skip
 
 
 def test_feedback_is_about_the_answer_that_was_given() -> None:

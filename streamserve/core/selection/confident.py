@@ -20,6 +20,7 @@ from streamserve.core.records import Decision, Label, OutcomeRecord
 from streamserve.core.selection.around import Around, frozen_models
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.pooling import decided_by_features, features_read, pooled
+from streamserve.core.selection.second import WithSecond
 from streamserve.core.selection.stack import column_of
 from streamserve.errors import ConfigError, ContractError
 
@@ -127,6 +128,7 @@ class Confident(Around):
         }
         if state.second != self._with(2).initial():
             confidence["second"] = self._with(2).dump(state.second)
+            confidence["second_of"] = self._second
         return {**own, "confidence": confidence}
 
     def load(self, data: Mapping[str, Any], models: Sequence[str]) -> ConfidentState:
@@ -144,7 +146,9 @@ class Confident(Around):
             sums = [float(found[key]) for key in ("held", "sized", "judged")]
             learnt = self._calibrating(models).load(found["calibration"])
             tracked = tracking.load(found["tracking"])
-            second = self._with(2).load(found["second"]) if "second" in found else initial.second
+            # Another model has to earn it; states of older releases do not say whose it is.
+            is_ours = "second" in found and found.get("second_of", self._second) == self._second
+            second = self._with(2).load(found["second"]) if is_ours else initial.second
         except (KeyError, TypeError, ValueError) as error:
             raise ContractError(f"a state of confidence cannot be read: {error!r}") from error
         if not all(math.isfinite(value) and value >= 0.0 for value in sums):
@@ -188,6 +192,10 @@ class Confident(Around):
 
     # -- learning ------------------------------------------------------------------------------------------------
 
+    @property
+    def _second(self) -> str | None:
+        return self.policy.second if isinstance(self.policy, WithSecond) else None
+
     def _calibrating(self, models: Sequence[str]) -> Calibrating:
         return self._with(_STEPS if self.rules.of == "probability" else len(models) + 1)
 
@@ -212,6 +220,8 @@ class Confident(Around):
         calibrating = self._with(len(state.learnt.said))
         learnt = calibrating.learn(state.learnt, decision.agreement, loss / len(labels))
         state = state if learnt is state.learnt else replace(state, learnt=learnt)
+        if decision.second is not None and decision.second != self._second:
+            return state  # of a version of the route that had another one
         if decision.second is not None:
             own = outcome.losses.get(decision.second, -1.0)
             second = self._with(2).learn(state.second, 1.0, own)

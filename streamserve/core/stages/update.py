@@ -191,6 +191,8 @@ class UpdateStage:
         self._learns = any(route.learns for route in self._routes.values())
         for name in self._routes:
             self._contexts.setdefault(name, {GLOBAL})
+        for owned in self._owned.values():
+            owned.keyed.follow(self._routes)
 
     def _route_at(self, name: str, append_ms: int) -> tuple[Route | None, int]:
         """The version in force then, and the place of the record that brought it."""
@@ -288,10 +290,10 @@ class UpdateStage:
                 self._take(OutcomesFetched(outcomes=outcomes), now_ms, effects)
 
     def _restore(self, owned: OwnedOutcomes, record: StateRecord) -> None:
-        route = self._route_at(record.route, record.append_ms)[0] or self._routes[record.route]
+        route, since_offset = self._version_of(record)
         if not route.learns or record.policy != route.policy.name:
             return
-        state = self._wake(owned, route, record)
+        state = self._wake(owned, route, since_offset, record)
         owned.highest_epoch = max(owned.highest_epoch, record.epoch)
         if record.covers == 0:
             # From the epochs topic: its writer may have died before the snapshot was acknowledged.
@@ -299,12 +301,18 @@ class UpdateStage:
             state.publication = Publication(record=record, offsets=[], in_epochs=True)
         owned.note(state)
 
-    def _wake(self, owned: OwnedOutcomes, route: Route, record: StateRecord) -> Learnt:
-        """The state of a record."""
+    def _version_of(self, record: StateRecord) -> tuple[Route, int]:
+        """The version of its route that a state is under, and the place of the record that brought it: that of the
+        newest outcome that it holds, where it says which."""
+        route, since_offset = self._route_at(record.route, max(record.learnt_ms, 0) or record.append_ms)
+        return route or self._routes[record.route], since_offset
+
+    def _wake(self, owned: OwnedOutcomes, route: Route, since_offset: int, record: StateRecord) -> Learnt:
+        """The state of a record, under a version of its route."""
         value = route.policy.load(record.data, route.models)
         state = Learnt(route=route, context=record.context, partition=owned.number, value=value)
         state.record = record
-        state.since_offset = self._route_at(record.route, record.append_ms)[1]
+        state.since_offset = since_offset
         state.learnt_ms = record.learnt_ms
         state.published_ms = record.append_ms
         owned.states[record.route, record.context] = state
@@ -342,7 +350,7 @@ class UpdateStage:
         if status or route is None:
             self._pass(owned, outcome, status)
             return
-        state = self._state_of(owned, route, outcome.context)
+        state = self._state_of(owned, route, since_offset, outcome.context)
         if state is None:
             self._pass(owned, outcome, "too_many_contexts")
             return
@@ -381,12 +389,15 @@ class UpdateStage:
         home = home_of(outcome.route, outcome.context, outcome.ref[0], self._options.partitions)
         return "" if home == owned.number else "misplaced"
 
-    def _state_of(self, owned: OwnedOutcomes, route: Route, context: str) -> Learnt | None:
-        """The state of this context, begun where there is none; None where its route has as many as it may."""
+    def _state_of(self, owned: OwnedOutcomes, route: Route, since_offset: int, context: str) -> Learnt | None:
+        """The state of this context, begun where there is none; None where its route has as many as it may.
+
+        A keyed one that rests wakes under the version of the outcome, like one that turns to it.
+        """
         state = owned.states.get((route.name, context))
         if state is None and is_keyed(context):
             record = owned.keyed.find(route.name, context)
-            state = None if record is None else self._wake(owned, route, record)
+            state = None if record is None else self._wake(owned, route, since_offset, record)
         return state or self._begin(owned, route, context)
 
     def _begin(self, owned: OwnedOutcomes, route: Route, context: str) -> Learnt | None:
@@ -475,8 +486,10 @@ class UpdateStage:
             for record, is_forgotten in owned.keyed.due(self._known_ms):
                 if (record.route, record.context) in owned.states:
                     continue
+                if not is_forgotten and record.route not in self._routes:
+                    continue  # the route has gone: its states are kept until they are forgotten
                 if not is_forgotten:
-                    state = self._wake(owned, self._routes[record.route], record)
+                    state = self._wake(owned, *self._version_of(record), record)
                     self._publish(owned, state, now_ms, effects)
                     continue
                 self._token += 1

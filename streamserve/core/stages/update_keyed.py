@@ -32,6 +32,14 @@ class RestingStates:
         self.highest_epoch = -1
         """Of what was restored."""
 
+    def follow(self, routes: Mapping[str, Route]) -> None:
+        """Their newest versions, with the same policy. States stay as they are: other models come into one when it is
+        taught again."""
+        for name, resting in self._routes.items():
+            route = routes.get(name)
+            if route is not None and route.contexts is not None:
+                resting.route, resting.most = route, route.contexts.most_keyed
+
     def __len__(self) -> int:
         return sum(len(resting.rows) for resting in self._routes.values())
 

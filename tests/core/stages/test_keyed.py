@@ -22,6 +22,7 @@ from streamserve.core.events import (
     Tick,
 )
 from streamserve.core.records import OutcomeRecord, StateRecord, UnreadableState
+from streamserve.core.route_versions import RoutesRecord
 from streamserve.core.routes import AppRules
 from streamserve.core.stages.join import JoinOptions, JoinStage
 from streamserve.core.stages.update import UpdateOptions, UpdateStage
@@ -277,18 +278,26 @@ CONTEXTS = ("", "eu", ALICE, "//bob", "//carol")
         max_size=25,
     ),
     st.lists(st.tuples(st.integers(0, 24), st.integers(0, 6)), max_size=4),
+    st.none() | st.integers(0, 24),
 )
 def test_learners_that_die_anywhere_end_in_the_states_of_one_that_does_not(
-    steps: list[tuple[str, int]], deaths: list[tuple[int, int]]
+    steps: list[tuple[str, int]], deaths: list[tuple[int, int]], changed_at: int | None
 ) -> None:
-    """A death: after so many outcomes, with so many records of what was sent then in the log."""
+    """A death: after so many outcomes, with so many records of what was sent then in the log. `changed_at`: the outcome
+    from whose moment on the route has other models."""
     now_ms, records = NOW_MS, []
     for offset, (context, gap_ms) in enumerate(steps):
         now_ms += gap_ms
-        records.append(of(offset, context, now_ms))
+        is_new = changed_at is not None and now_ms >= NOW_MS + sum(gap for _, gap in steps[: changed_at + 1])
+        losses = {"b@1": 0.2, "c@1": 0.7} if is_new else {"a@1": 0.0, "b@1": 1.0}
+        records.append(of(offset, context, now_ms, losses=losses))
+    versions = ()
+    if changed_at is not None:
+        versions = changes(NOW_MS + sum(gap for _, gap in steps[: changed_at + 1]))
 
     def run(dying: dict[int, int]) -> dict[str, tuple[Any, int]]:
         stage, topic, done = updating(), Topic(), 0
+        stage.handle(StatesFetched(states=(), routes=versions), NOW_MS)
         while done < len(records):
             record = records[done]
             effects = stage.handle(outcomes(record), record.append_ms)
@@ -302,6 +311,7 @@ def test_learners_that_die_anywhere_end_in_the_states_of_one_that_does_not(
             settled = {int(n) for each in of_kind(topic.effects, Settle) for n in each.offsets}
             done = min((n for n in range(len(records)) if n not in settled), default=len(records))
             stage = UpdateStage(rules(), UpdateOptions(partitions=PARTITIONS, keep_ms=KEEP_MS))
+            stage.handle(StatesFetched(states=(), routes=versions), NOW_MS)
             begun = [*topic.contexts.values(), *topic.epochs]
             topic.play(stage, take(stage, begun=begun, position=done), record.append_ms)
         last_ms = records[-1].append_ms + 10_000
@@ -309,6 +319,44 @@ def test_learners_that_die_anywhere_end_in_the_states_of_one_that_does_not(
         return {context: (state.data, state.learnt_ms) for context, state in topic.contexts.items()}
 
     assert run(dict(deaths)) == run({})
+
+
+def changes(in_force_ms: int) -> tuple[RoutesRecord, ...]:
+    """From then on the route has `b@1` and `c@1` instead of `a@1` and `b@1`."""
+    first = rules()
+    old = replace(first.routes[0], fingerprint="old")
+    new = replace(old, models=("b@1", "c@1"), fingerprint="new")
+    written_ms = in_force_ms - first.routes_delay_ms
+    return tuple(
+        RoutesRecord(number=offset, routes=(one, *first.routes[1:]), append_ms=ms, offset=offset)
+        for offset, (one, ms) in enumerate([(old, 0), (new, written_ms)])
+    )
+
+
+def test_the_states_of_a_route_with_other_models_go_on_one_by_one_as_they_are_taught() -> None:
+    stage, topic = updating(), Topic()
+    topic.play(stage, stage.handle(outcomes(of(0), of(1, "//bob")), NOW_MS))
+    topic.play(stage, stage.handle(Tick(), NOW_MS + 250), NOW_MS + 250)
+    later_ms = NOW_MS + 5_000
+    stage.handle(StatesFetched(states=(), routes=changes(later_ms)), NOW_MS + 1_000)
+    new = of(2, append_ms=later_ms, losses={"b@1": 0.0, "c@1": 1.0})
+    topic.play(stage, stage.handle(outcomes(new), later_ms))
+    topic.play(stage, stage.handle(Tick(), later_ms + 250), later_ms + 250)
+    assert set(topic.contexts[ALICE].data["losses"]) == {"b@1", "c@1"} and events_of(topic.contexts[ALICE]) == 2
+    assert set(topic.contexts["//bob"].data["losses"]) == {"a@1", "b@1"}
+
+
+def test_the_states_of_a_route_that_has_gone_are_forgotten_as_any() -> None:
+    stage, topic = updating(republish_ms=20_000), Topic()
+    topic.play(stage, stage.handle(outcomes(of(0)), NOW_MS))
+    topic.play(stage, stage.handle(Tick(), NOW_MS + 250), NOW_MS + 250)
+    first = rules()
+    for offset, kept in enumerate([first.routes, first.routes[1:], first.routes[1:]]):
+        change = RoutesRecord(number=offset, routes=kept, append_ms=NOW_MS + 400_000 * offset, offset=offset)
+        stage.handle(StatesFetched(states=(), routes=(change,)), NOW_MS + 300)
+    for ms in (30_000, FORGET_MS + KEEP_MS + 2_000):
+        topic.play(stage, stage.handle(StatesKnownUntil(known_until_ms=NOW_MS + ms), NOW_MS + ms), NOW_MS + ms)
+    assert not topic.contexts and len(topic.epochs) == 1
 
 
 @pytest.mark.parametrize("whole", [False, True])
