@@ -74,7 +74,11 @@ def deploy(
     ] = 120_000,
     without: Annotated[
         list[str] | None,
-        typer.Option("--without", help="`POOL/INSTANCE` that is gone for good and not waited for; may be repeated."),
+        typer.Option(
+            "--without",
+            help="`POOL/INSTANCE` that is gone for good, not to be waited for; may be repeated. One that nothing was "
+            "heard of for a minute is gone anyway.",
+        ),
     ] = None,
     bootstrap_servers: Servers = None,
     as_json: AsJson = False,
@@ -97,6 +101,8 @@ def deploy(
         return
     for words in done.changes:
         typer.echo(words)
+    for member in done.gone:
+        typer.echo(f"{member} was not waited for: nothing was heard of it for too long.")
     typer.echo(f"Config {done.number} is in force for requests since {_time(done.in_force_ms)}.")
 
 

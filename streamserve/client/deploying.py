@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamserve.assembly import app_rules, sections_of, with_sections
 from streamserve.client.changes import check_change, words_of_changes
 from streamserve.client.connection import ClientLog
 from streamserve.client.failures import UnusableInput
+from streamserve.client.models_topic import ModelsTopic, read_models_topic
 from streamserve.client.scanning import Scanner, scanning
-from streamserve.errors import BrokerError, ContractError, TopicsDiffer
-from streamserve.kafka.codecs.configs import (
-    PROPOSED_KEY,
-    ConfigRecord,
-    config_key,
-    config_place,
-    decode_config,
-    encode_config,
-)
-from streamserve.kafka.codecs.hosts import decode_hosts
+from streamserve.errors import BrokerError, TopicsDiffer
+from streamserve.kafka.codecs.configs import PROPOSED_KEY, config_key, config_place, encode_config
 from streamserve.kafka.ports import At, Columns, LogWriter, Record
 from streamserve.settings import Settings
 from streamserve.topics import Kind, topic_name
-from streamserve.topics.internal_values import HostsValue
 
 _LOOK_S = 0.2
 
@@ -40,17 +32,9 @@ class Deployed:
     """In words; empty: it was in force already, and nothing was written."""
     in_force_ms: int
     """Requests appended from this broker time on get it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """The models topic, as it stands."""
-
-    members: Mapping[str, HostsValue]
-    """`<pool>/<instance>` -> the newest that it has said."""
-    in_force: Sequence[ConfigRecord]
-    highest: int
-    """Number of any config."""
+    gone: tuple[str, ...] = ()
+    """Members (`<pool>/<instance>`) that were not waited for: nothing was heard of them for too long. Their records are
+    taken out of the topic."""
 
 
 async def deploy(
@@ -63,7 +47,7 @@ async def deploy(
     """Put the models, pools and routes of `settings` in force, and wait until they are.
 
     `wait_ms`: for the pools to load what is new. `without`: members (`<pool>/<instance>`) that are gone for good and
-    are not waited for. Raises UnusableInput for what cannot change while the app runs, or where its pools cannot load
+    are not waited for; others are taken for gone when nothing was heard of them for a minute. Raises UnusableInput for what cannot change while the app runs, or where its pools cannot load
     it (then nothing has changed); BrokerError, TopicsDiffer.
     """
     topic = topic_name(settings.app.name, Kind.MODELS)
@@ -95,10 +79,12 @@ class _Deploy:
         self._place = config_place(places[0].topic, len(places))
         self._without = set(without)
         self._wanted = sections_of(settings)
+        self._known_ms = 0
+        """A broker time that has come."""
 
     async def run(self, wait_ms: int) -> Deployed:
         seen = await self._look()
-        if not seen.members:
+        if not seen.members():
             raise UnusableInput("no worker of this app runs: start it with this config instead")
         rules = app_rules(self._settings)
         present = self._present(seen)
@@ -122,13 +108,14 @@ class _Deploy:
         in_force_ms = append_ms + rules.routes_delay_ms
         await asyncio.sleep(rules.routes_delay_ms / 1000)
         await self._forget_old(seen, append_ms - rules.keep_ms)
-        return Deployed(number=number, changes=tuple(changes), in_force_ms=in_force_ms)
+        gone = await self._forget_gone()
+        return Deployed(number=number, changes=tuple(changes), in_force_ms=in_force_ms, gone=gone)
 
-    def _present(self, seen: _Seen) -> Settings:
+    def _present(self, seen: ModelsTopic) -> Settings:
         """What is in force: as the log says, else what the workers were started with."""
         if seen.in_force:
             return with_sections(self._settings, seen.in_force[-1].sections)
-        said = {name: one.config for name, one in seen.members.items() if name not in self._without}
+        said = {name: one.config for name, one in seen.members().items() if name not in self._without}
         configs = [config for config in said.values() if config is not None]
         if not configs:
             raise UnusableInput("no worker says what it was started with: they are of an older release; restart them")
@@ -160,12 +147,14 @@ class _Deploy:
                 )
             await asyncio.sleep(_LOOK_S)
 
-    def _lacking(self, seen: _Seen, number: int) -> tuple[list[str], list[str]]:
+    def _lacking(self, seen: ModelsTopic, number: int) -> tuple[list[str], list[str]]:
         """Who has not loaded all yet, and who cannot: in words."""
         lacking, failed = [], []
         for pool, hosted in self._settings.pools.items():
             members = {
-                name: one for name, one in seen.members.items() if one.pool == pool and name not in self._without
+                name: one
+                for name, one in seen.members(self._known_ms).items()
+                if one.pool == pool and name not in self._without
             }
             wanted = {self._settings.model_id(name) for name in hosted.models}
             if not members:
@@ -178,37 +167,25 @@ class _Deploy:
                     lacking.append(f"{name}: lacks {', '.join(missing) or 'nothing, but has not answered yet'}")
         return lacking, failed
 
-    async def _look(self) -> _Seen:
-        members: dict[str, HostsValue] = {}
-        configs: list[ConfigRecord] = []
-        for at in self._places:
-            async for record in self._scanner.read(at, *await self._scanner.bounds(at)):
-                key = (record.key or b"").decode("utf-8", "replace")
-                members.pop(key, None)
-                try:
-                    hosts = decode_hosts(record.value, f"{at.topic} {at.partition}-{record.offset}")
-                    config = decode_config(
-                        record.value, partition=at.partition, offset=record.offset, append_ms=record.append_ms
-                    )
-                except ContractError as error:
-                    raise UnusableInput(
-                        f"the models topic has a record that this release cannot read: {error}"
-                    ) from None
-                if hosts is not None:
-                    members[key] = hosts
-                if config is not None:
-                    configs.append(config)
-        in_force = [config for config in configs if config.in_force]
-        return _Seen(members=members, in_force=in_force, highest=max((one.number for one in configs), default=0))
+    async def _look(self) -> ModelsTopic:
+        return await read_models_topic(self._scanner, self._places)
 
-    async def _forget_old(self, seen: _Seen, before_ms: int) -> None:
+    async def _forget_gone(self) -> tuple[str, ...]:
+        """One that was only away says again what it hosts."""
+        gone = (await self._look()).gone(self._known_ms)
+        for name, one in gone.items():
+            await self._write(Record(key=name.encode(), value=None), one.at)
+        return tuple(sorted(gone))
+
+    async def _forget_old(self, seen: ModelsTopic, before_ms: int) -> None:
         """Configs that were replaced so long ago that no request is decided by them any more."""
         for old, later in zip(seen.in_force, seen.in_force[1:], strict=False):
             if later.append_ms < before_ms:
                 await self._write(Record(key=config_key(old.number, in_force=True), value=None))
 
-    async def _write(self, record: Record) -> int:
-        ack = await self._writer.send(self._place, Columns.of([record]))
+    async def _write(self, record: Record, at: At | None = None) -> int:
+        ack = await self._writer.send(at or self._place, Columns.of([record]))
         if ack.error:
             raise BrokerError(f"a config is not in the log: {ack.error}; routes are as before")
+        self._known_ms = max(self._known_ms, ack.append_ms)
         return ack.append_ms

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from streamserve.assembly import with_sections
-from streamserve.client.failures import UnusableInput
+from streamserve.client.models_topic import read_models_topic
 from streamserve.client.scanning import Scanner
-from streamserve.errors import ContractError
-from streamserve.kafka.codecs.configs import ConfigRecord, config_place, decode_config
+from streamserve.kafka.codecs.configs import config_place
 from streamserve.settings import Settings
 from streamserve.topics import Kind, topic_name
 
@@ -20,17 +19,5 @@ async def settings_in_force(scanner: Scanner, settings: Settings) -> Settings:
     partitions = await scanner.lookups.partition_count(topic)
     if not partitions:
         return settings
-    place, newest = config_place(topic, partitions), None
-    async for record in scanner.read(place, *await scanner.bounds(place)):
-        try:
-            found = decode_config(
-                record.value, partition=place.partition, offset=record.offset, append_ms=record.append_ms
-            )
-        except ContractError as error:
-            raise UnusableInput(f"the models topic has a record that this release cannot read: {error}") from None
-        newest = found if _is_later(found, newest) else newest
-    return settings if newest is None else with_sections(settings, newest.sections)
-
-
-def _is_later(found: ConfigRecord | None, newest: ConfigRecord | None) -> bool:
-    return found is not None and found.in_force and (newest is None or found.offset > newest.offset)
+    in_force = (await read_models_topic(scanner, [config_place(topic, partitions)])).in_force
+    return with_sections(settings, in_force[-1].sections) if in_force else settings

@@ -14,7 +14,7 @@ from streamserve.core.effects import Count
 from streamserve.core.events import Event, ModelsHosted
 from streamserve.errors import BrokerError, StreamserveError
 from streamserve.kafka.announcing import Announcement
-from streamserve.kafka.codecs.hosts import encode_hosts
+from streamserve.kafka.codecs.hosts import LEASE_MS, SAY_EVERY_MS, encode_hosts
 from streamserve.kafka.configs import Configs
 from streamserve.kafka.hosting import form_of_rows, plans_of, with_lanes
 from streamserve.kafka.logs import about
@@ -56,6 +56,7 @@ class LivePool:
         self._now_ms = now_ms
         self._failed: dict[str, str] = {}
         self._untold = False
+        self._said_ms = 0
         self._changed = asyncio.Event()
         configs.changed.append(self._changed.set)
         self.say: Callable[[Announcement], Awaitable[None]] | None = None
@@ -73,11 +74,19 @@ class LivePool:
             failed=self._failed,
             seen=configs.seen,
             config=None if configs.seen else sections_of(configs.started_with),
+            lease_ms=LEASE_MS,
         )
         return replace(self._announcement, record=record)
 
+    async def tell(self) -> None:
+        """Say what it hosts now. Raises BrokerError."""
+        if self.say is not None:
+            now_ms = self._now_ms()
+            await self.say(self.announcement)
+            self._untold, self._said_ms = False, now_ms
+
     async def follow(self) -> None:
-        """For ever: host what is to be hosted."""
+        """For ever: host what is to be hosted, and say it; now and then again, or it would be taken for gone."""
         while True:
             try:
                 async with asyncio.timeout(_LOOK_S):
@@ -109,13 +118,11 @@ class LivePool:
                 await self._runner.drop(model)
                 del self._runtimes[model]
         self._untold |= is_news or (sorted(self._runtimes), self._failed) != before
-        if self.say is not None and self._untold:
+        if self._untold or self._now_ms() >= self._said_ms + SAY_EVERY_MS:
             try:
-                await self.say(self.announcement)
+                await self.tell()
             except BrokerError as error:  # it serves on; whoever deploys waits for this
                 _log.warning("what this process hosts cannot be told yet: %s", error)
-            else:
-                self._untold = False
 
     def _rules(self, runtimes: Mapping[str, Runtime]) -> dict[str, ModelRules]:
         wanted = self._configs.to_host(self._pool, self._now_ms())

@@ -301,7 +301,7 @@ class RoleService:
         if self.live is not None:
             await self.live.look()
             self.live.say = self._announce
-            await self._announce(self.live.announcement)
+            await self.live.tell()
             self._spawn("pool", self.live.follow())
         self._spawn("take over", self.ownership.watch())
         await clients.group.start(assigned=self.ownership.assigned, revoked=self.ownership.revoked)

@@ -126,6 +126,9 @@ class HostsValue(Struct, tag="hosts", tag_field="kind", frozen=True, kw_only=Tru
         dict[str, Any] | None,
         Meta(description="Sections `models`, `pools` and `routes` that it was started with, where it has seen none."),
     ] = None
+    lease_ms: Annotated[
+        Count, Meta(description="It is gone when no record of it has come for so long; 0: until one without a value.")
+    ] = 0
 
 
 class ConfigValue(Struct, tag="config", tag_field="kind", frozen=True, kw_only=True, omit_defaults=True):

@@ -14,7 +14,7 @@ from streamserve.client.changes import check_change, words_of_changes
 from streamserve.client.deploying import Deployed, deploy
 from streamserve.errors import TopicsDiffer
 from streamserve.kafka.codecs.configs import ConfigRecord, decode_config
-from streamserve.kafka.codecs.hosts import encode_hosts
+from streamserve.kafka.codecs.hosts import LEASE_MS, encode_hosts
 from streamserve.kafka.ports import At, Columns, Record
 from streamserve.settings import Settings, parse_settings
 from streamserve.testing.log import ManualClock, MemoryLog
@@ -183,6 +183,21 @@ async def test_a_process_that_does_not_answer_is_named_and_may_be_left_out() -> 
         with pytest.raises(UnusableInput, match=r"p/9: lacks c@1(?s:.)*--without"):
             await deploy(app, AFTER, wait_ms=100)
         assert (await deploy(app, AFTER, without=["p/9"])).changes
+
+
+async def test_a_process_that_is_gone_for_good_is_not_waited_for_and_its_record_ends() -> None:
+    clock = ManualClock()
+    log = MemoryLog({topic_name(APP, kind): PARTITIONS for kind in Kind}, epoch=clock.epoch)
+    app = MemoryApp(log)
+    gone = encode_hosts("p", "9", ["a@1"], config={"another": "config"}, lease_ms=LEASE_MS)
+    log.append(At(MODELS, 1), Columns.of([gone]))
+    clock.advance(LEASE_MS + 1)
+    log.append(At(MODELS, 0), Columns.of([started_with(settings_of())]))
+    async with worker(app, loads_all):
+        done = await deploy(app, AFTER)
+    assert done.changes
+    assert done.gone == ("p/9",)
+    assert [(one.key, one.value) for one in log.records(MODELS)[1] if one.key == b"p/9"][-1] == (b"p/9", None)
 
 
 async def test_workers_that_were_started_with_different_configs() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from streamserve.client.hosted import hosted_plans
 from streamserve.errors import TopicsDiffer
-from streamserve.kafka.codecs.hosts import encode_hosts
+from streamserve.kafka.codecs.hosts import LEASE_MS, encode_hosts
 from streamserve.kafka.codecs.switches import encode_switch
 from streamserve.kafka.ports import At, Columns, Record
 from streamserve.testing.log import ManualClock, MemoryLog
@@ -33,6 +33,16 @@ async def test_the_newest_word_of_each_process_counts() -> None:
     for partition, record in records:
         log.append(At(MODELS, partition), Columns.of([record]))
     assert await hosted_plans(MemoryApp(log), APP) == {"a@2": {"x": LARGE}, "b@1": {"x": LARGE}}
+
+
+async def test_a_process_that_is_gone_for_good_holds_nothing() -> None:
+    clock = ManualClock()
+    log = MemoryLog({topic_name(APP, kind): PARTITIONS for kind in Kind}, epoch=clock.epoch)
+    for instance, model in (("0", "a@1"), ("1", "b@1")):
+        hosts = encode_hosts("p", instance, [model], {model: {model: LARGE}}, lease_ms=LEASE_MS)
+        log.append(At(MODELS, 0), Columns.of([hosts]))
+        clock.advance(LEASE_MS + 1)
+    assert await hosted_plans(MemoryApp(log), APP) == {"b@1": {"b@1": LARGE}}
 
 
 async def test_an_app_without_topics() -> None:

@@ -30,7 +30,7 @@ from streamserve.core.stages.fused import FusedStage
 from streamserve.errors import ContractError
 from streamserve.kafka import intake
 from streamserve.kafka.codecs import encode_answers, encode_epoch, input_codec
-from streamserve.kafka.codecs.hosts import decode_plans, encode_hosts
+from streamserve.kafka.codecs.hosts import decode_hosts, encode_hosts
 from streamserve.kafka.codecs.switches import encode_switch
 from streamserve.kafka.ports import At, Chunk
 from streamserve.kafka.rawfetch import UNREADABLE_HEADER
@@ -160,9 +160,11 @@ def test_a_worker_says_what_it_hosts() -> None:
 def test_a_worker_says_which_arrays_its_plans_hold_and_small_ones_are_left_out() -> None:
     held = {"a@1": {"ab": 9_000, "cd": 8}, "b@2": {"ab": 9_000}}
     record = encode_hosts("main", "0", ["a@1", "b@2", "c@1"], held)
-    assert decode_plans(record.value, "here") == {"a@1": {"ab": 9_000}, "b@2": {"ab": 9_000}}
-    assert decode_plans(None, "here") == {}
-    assert decode_plans(encode_switch("a@1", disabled=True).value, "here") == {}
+    hosts = decode_hosts(record.value, "here")
+    assert hosts is not None
+    assert hosts.plans == {"a@1": {"ab": 9_000}, "b@2": {"ab": 9_000}}
+    assert decode_hosts(None, "here") is None
+    assert decode_hosts(encode_switch("a@1", disabled=True).value, "here") is None
     assert intake.switches_of(chunk("models", record.value)).switches == ()
 
 

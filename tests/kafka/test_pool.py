@@ -18,7 +18,7 @@ from streamserve.core.events import BatchFinished, ModelsHosted
 from streamserve.errors import BrokerError
 from streamserve.kafka import pool
 from streamserve.kafka.codecs.configs import PROPOSED_KEY, encode_config
-from streamserve.kafka.codecs.hosts import decode_hosts
+from streamserve.kafka.codecs.hosts import LEASE_MS, SAY_EVERY_MS, decode_hosts
 from streamserve.kafka.configs import Configs
 from streamserve.kafka.hosting import announcement, load_pool
 from streamserve.kafka.pool import LivePool
@@ -149,6 +149,17 @@ async def test_what_the_broker_did_not_take_is_said_again(caplog: pytest.LogCapt
     assert len(process.said) == 1
     await process.live.look()
     assert len(process.said) == 1
+
+
+async def test_what_it_hosts_is_said_again_so_that_nobody_takes_it_for_gone() -> None:
+    process = Process(settings_of(one="first"))
+    for _ in range(7):
+        await process.live.look()
+        process.now_ms += SAY_EVERY_MS // 2
+    assert len(process.said) == 4
+    hosts = decode_hosts(process.said[-1].value, "")
+    assert hosts is not None
+    assert (hosts.models, hosts.lease_ms) == (["one@1"], LEASE_MS)
 
 
 async def test_a_proposal_that_is_taken_back_is_let_go() -> None:
