@@ -47,7 +47,9 @@ async def deploy(
     """Put the models, pools and routes of `settings` in force, and wait until they are.
 
     `wait_ms`: for the pools to load what is new. `without`: members (`<pool>/<instance>`) that are gone for good and
-    are not waited for; others are taken for gone when nothing was heard of them for a minute. Raises UnusableInput for what cannot change while the app runs, or where its pools cannot load
+    are not waited for; others are taken for gone when nothing was heard of them for a minute.
+
+    Raises UnusableInput for what cannot change while the app runs, or where its pools cannot load
     it (then nothing has changed); BrokerError, TopicsDiffer.
     """
     topic = topic_name(settings.app.name, Kind.MODELS)

@@ -1,7 +1,7 @@
 """The keyed states of a route in one partition, for a role that decides: what is in force for requests still open.
 
-States name models, and rows are states as they stand in the log: so all versions of the route share them, and each reads
-them by its own models.
+States name models, and rows are states as they stand in the log: so all versions of the route share them, and each
+reads them by its own models.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class KeyedHistories:
     they decide may still be open."""
 
     def __init__(self, route: Route, partition: int, delay_ms: int, keep_ms: int) -> None:
-        """`route`: any of its versions; all have one policy and forget alike. `keep_ms`: how long after a state was replaced requests may still be decided by
-        it."""
+        """`route`: any of its versions; all have one policy and forget alike. `keep_ms`: how long after a state was
+        replaced requests may still be decided by it."""
         rule = route.contexts
         assert rule is not None
         self.loaded = False

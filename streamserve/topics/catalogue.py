@@ -280,12 +280,12 @@ TOPICS: tuple[TopicSpec, ...] = (
         retention_ms=None,
         notes=(
             "A worker writes its record before it joins its group, again when it hosts other models and every 20 s, "
-            "and one with its key and no value when it stops in order; `streamserve models deploy` waits for it, unless "
-            "nothing was heard of it for `lease_ms`. A switch holds for "
-            "requests appended at least `epoch_delay_ms` after it; a config in force for those appended at least four "
-            "times that after it. All configs are in one partition. `streamserve tail CONFIG models` shows all. Every "
-            "process writes a record with the key `clock` and no value when it starts: its acknowledgement tells it "
-            "the broker's time."
+            "and one with its key and no value when it stops in order; `streamserve models deploy` waits for "
+            "it, unless nothing was heard of it for `lease_ms`. A switch holds for requests appended at least "
+            "`epoch_delay_ms` after it; a config in force for those appended at least four times that after it. "
+            "All configs are in one partition. `streamserve tail CONFIG models` shows all. Every process writes a "
+            "record with the key `clock` and no value when it starts: its acknowledgement tells it the broker's "
+            "time."
         ),
     ),
     TopicSpec(

@@ -52,21 +52,27 @@ def config_of(form: str, models: dict[str, tuple[str, str]], routes: dict[str, l
 
 
 class Traffic:
-    """Asks the route `main` all the time, and tells what was right."""
+    """Asks all the time, and tells what was right."""
 
     def __init__(self, client: Foreign) -> None:
         self.client = client
         self.tags: list[Any] = []
         self._told: set[str] = set()
 
+    def ask(self, tag: int) -> None:
+        self.client.send(oip([5.0, 0.0], [1, 2]), tag=tag, headers=[("ss-route", b"main")])
+
+    def truth(self, _seen: Seen) -> int:
+        return 5
+
     def go_on(self, done: Any) -> None:
         while not done():
             self.tags.append(len(self.tags))
-            self.client.send(oip([5.0, 0.0], [1, 2]), tag=self.tags[-1], headers=[("ss-route", b"main")])
+            self.ask(self.tags[-1])
             for seen in self.client.hear(EVERY_S):
                 if len(self._told) < 10_000 and seen.ref not in self._told:
                     self._told.add(seen.ref)
-                    told = json.dumps({"id": seen.ref, "label": 5}).encode()
+                    told = json.dumps({"id": seen.ref, "label": self.truth(seen)}).encode()
                     self.client.send(
                         told, tag=("told", seen.ref), headers=[("ss-ref", seen.ref.encode())], kind="feedback"
                     )
