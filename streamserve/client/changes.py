@@ -29,6 +29,11 @@ def words_of_changes(before: Settings, after: Settings) -> list[str]:
         for name in new
         if name in old and new[name].fingerprint != old[name].fingerprint
     ]
+    if any(route.learns for route in new.values()) and not any(route.learns for route in old.values()):
+        found.append(
+            f"routes learn, and none did: start a learner where none runs (`streamserve learn {after.path}`); "
+            "feedback waits for it in the log"
+        )
     return found
 
 
@@ -81,10 +86,6 @@ def _of_routes(before: Settings, after: Settings) -> Iterator[str]:
         if was is not None and was.fingerprint == route.fingerprint:
             continue
         yield from _of_keyed(name, was, route)
-        if was is None and before.app.delivery == "exactly_once":
-            yield f"routes.{name} comes: with exactly_once, learners fence the states that they know when they start"
-        if route.learns and not any(known.learns for known in old.values()):
-            yield f"routes.{name} learns, and no route did: learners are to be started"
 
 
 def _of_keyed(name: str, was: Route | None, route: Route) -> Iterator[str]:

@@ -214,7 +214,7 @@ def join_role(app: App) -> Role:
         ),
         topics=topics,
         encoders=intake.encoders(topics),
-        once=join_outputs(topics, app.rules, partitions),
+        once=join_outputs(topics, partitions),
         asks_time=_time_asked_at(app),
         limits=_limits(app.rules.bounds),
     )

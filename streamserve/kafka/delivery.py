@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from streamserve.core.contexts import GLOBAL
-from streamserve.core.epochs import outcome_partition
-from streamserve.core.routes import AppRules
 from streamserve.kafka import intake
 from streamserve.kafka.clients import ClientOptions
 from streamserve.kafka.fencing import Fences, Transactions
@@ -24,20 +21,14 @@ def terminal_outputs(topics: Topics) -> Outputs:
     return Outputs(own={topics.predictions: None, topics.dlq: intake.letter_keys})
 
 
-def join_outputs(topics: Topics, rules: AppRules, partitions: int) -> Outputs:
-    """Forwarded feedback is not among them: it is known by where it first landed."""
+def join_outputs(topics: Topics, partitions: int) -> Outputs:
+    """Forwarded feedback is not among them: it is known by where it first landed. Outcomes go to every partition: which
+    states there are to be taught may change while the app runs."""
     return Outputs(
         own={topics.dlq: intake.letter_keys},
         spread={topics.outcomes: partial(intake.outcome_keys, topics.feedback)},
-        numbers=_taught(rules, partitions),
+        numbers=frozenset(range(partitions)),
     )
-
-
-def _taught(rules: AppRules, partitions: int) -> frozenset[int]:
-    """Partitions of the states that feedback may teach."""
-    if any(route.contexts is not None and not route.contexts.features for route in rules.routes):
-        return frozenset(range(partitions))
-    return frozenset(outcome_partition(route.name, GLOBAL, partitions) for route in rules.routes)
 
 
 def update_outputs(topics: Topics) -> Outputs:

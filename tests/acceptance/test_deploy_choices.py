@@ -137,6 +137,8 @@ def kill_a_worker(config: Path, traffic: Traffic) -> None:
 
 
 def has_said(client: Foreign) -> bool:
+    if len(client.acknowledged) % 100:
+        return False  # it reads the whole topic
     return any(b"extra" in (record.key or b"") for record in client.read("models"))
 
 

@@ -57,13 +57,28 @@ def test_changes_are_told_one_by_one() -> None:
     assert words_of_changes(before, settings_of(routes={"r": ["a", "b"], "old": ["a"]})) == []
 
 
+def test_the_first_route_that_learns_needs_a_learner_and_it_is_said_how_to_start_one() -> None:
+    learning = settings_of(more='routes.r.policy = "hedge"')
+    *_, last = words_of_changes(settings_of(), learning)
+    assert "streamserve learn app.toml" in last
+    check_change(settings_of(), learning)
+    more = settings_of(more='routes.r.policy = "hedge"\nroutes.s = { models = ["a", "b"], policy = "hedge" }')
+    assert not any("learner" in words for words in words_of_changes(learning, more))
+    assert not any("learner" in words for words in words_of_changes(learning, settings_of()))
+
+
+def test_with_exactly_once_routes_may_come() -> None:
+    once = 'app.delivery = "exactly_once"'
+    before = settings_of(models=once)
+    check_change(before, settings_of(models=once, routes={"r": ["a", "b"], "new": ["b"]}))
+
+
 @pytest.mark.parametrize(
     ("after", "words"),
     [
         ({"pools": {"p": ["a", "b"], "q": ["c"]}}, r"pools\.q comes.*no longer be fused"),
         ({"more": "pools.p.processes = 3"}, r"pools\.p: only its `models` can change"),
         ({"models": "models.a.max_batch = 7"}, r"models\.a is another one but its version is still 1"),
-        ({"more": 'routes.r.policy = "hedge"'}, r"routes\.r learns, and no route did"),
         (
             {"more": 'routes.r.policy = "hedge"\nroutes.r.contexts = { source = "key", keyed = true }'},
             r"routes\.r: its contexts become keyed",
