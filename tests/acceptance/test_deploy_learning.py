@@ -1,4 +1,4 @@
-"""Routes that begin to learn while an app serves: the first of all, and one more where outcomes stand in the log once."""
+"""Routes that begin to learn while an app serves: the first of all, and one more with `exactly_once`."""
 
 from __future__ import annotations
 
