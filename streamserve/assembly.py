@@ -207,6 +207,7 @@ def model_spec(name: str, model: ModelSettings) -> ModelSpec:
         trusted_types=model.trusted_types,
         options=model.options,
         precision=model.precision,
+        head_rate=model.head_rate,
         isolation=_limits(model) if model.isolation == "process" else None,
     )
 
@@ -229,7 +230,7 @@ def model_rules_of(settings: Settings, name: str, cache_bytes: int) -> ModelRule
         max_batch=model.max_batch,
         batch_size=model.batch_size or model.max_batch,
         max_wait_ms=model.max_wait_ms,
-        cache_bytes=cache_bytes,
+        cache_bytes=0 if model.head_rate is not None else cache_bytes,  # it will not say the same again
     )
 
 

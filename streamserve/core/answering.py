@@ -532,7 +532,7 @@ class Answering:
 
 def _gathered(outputs: Outputs, rows: I64) -> Outputs:
     probabilities = outputs.probabilities[rows] if outputs.probabilities is not None else None
-    return Outputs(labels=outputs.labels[rows], probabilities=probabilities, classes=outputs.classes)
+    return replace(outputs, labels=outputs.labels[rows], probabilities=probabilities, row_errors={}, metrics={})
 
 
 def _row_words(shape: tuple[int, ...] | None, *, is_text: bool | None) -> str:

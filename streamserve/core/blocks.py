@@ -10,7 +10,7 @@ import numpy as np
 
 from streamserve.core.desk import Batch
 from streamserve.core.fast import distinct, every, indices, some
-from streamserve.core.messages import F64, I64, U8, Answers, AnyArray, Choice, Failure, Outputs
+from streamserve.core.messages import F64, I64, NO_HEAD, U8, Answers, AnyArray, Choice, Failure, Outputs
 from streamserve.core.reasons import PRESENT, Missing
 from streamserve.core.routes import Route
 from streamserve.core.rows import ranges, span_ms, starts_of
@@ -71,6 +71,7 @@ def build_blocks(
             labels=labels,
             probabilities=probabilities,
             classes=outputs.classes if outputs is not None else None,
+            head=outputs.head if outputs is not None else NO_HEAD,
             missing=missing[rows],
             ids=columns["ids"][rows].tolist(),
             choice=Choice(

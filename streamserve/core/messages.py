@@ -35,6 +35,8 @@ PROBABILITY_ONE = 1 << 32
 #: The epoch of a route's initial state, before any learnt one is in force.
 INITIAL_EPOCH = -1
 MAX_MODELS_PER_ROUTE = 64
+#: Of a model whose head does not learn while it serves.
+NO_HEAD = -1
 _OFFSET_BITS = 44
 
 
@@ -74,6 +76,8 @@ class Outputs:
     """Rows that the model refused, with its words; their labels are ignored."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The model's own metrics of this call, added to `streamserve_model_metric`."""
+    head: int = NO_HEAD
+    """Of a model whose head learns while it serves, the rows that the head which answered had learnt from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -129,6 +133,8 @@ class Answers:
     """Index -> more than words, for a request on which the model failed when it was called with it alone."""
     models: tuple[str, ...] = ()
     """The route's models as its writer knows them: what the bits of `choice.chosen` stand for. Empty: as we do."""
+    head: int = NO_HEAD
+    """Rows that the model's head had learnt from, where it learns while it serves."""
     route_index: int = -1
     """Of the route's version, in the process that made it; nobody else can read it."""
     log_offset: I64 | None = None
@@ -220,6 +226,8 @@ class Predictions:
     served_probability: F64 | None = None
     """With which each answer would be given, by those who answered; only where the rule draws it."""
     extras: tuple[NamedRows, ...] = ()
+    heads: Mapping[int, str] = field(default_factory=dict)
+    """Index -> `name@version=rows` of each answering model whose head learns while it serves, comma-joined."""
     contexts: Sequence[str] = ()
     """One a request, where the route's requests have contexts."""
 

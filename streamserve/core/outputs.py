@@ -123,5 +123,8 @@ def joined(parts: Sequence[Outputs]) -> Outputs:
     if parts[0].probabilities is not None:
         probabilities = np.concatenate([part.probabilities for part in parts if part.probabilities is not None])
     return Outputs(
-        labels=np.concatenate([part.labels for part in parts]), probabilities=probabilities, classes=parts[0].classes
+        labels=np.concatenate([part.labels for part in parts]),
+        probabilities=probabilities,
+        classes=parts[0].classes,
+        head=min(part.head for part in parts),  # of a request in parts: what all of them knew at least
     )

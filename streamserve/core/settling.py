@@ -36,7 +36,7 @@ from streamserve.core.selection.base import draw, salt_of
 from streamserve.core.selection.confident import Confident
 from streamserve.core.slicing import take_predictions
 from streamserve.core.sureness import Said, sureness
-from streamserve.core.window import NO_ERROR, Due, Window, bits, member_words
+from streamserve.core.window import NO_ERROR, Due, Window, bits, head_words, member_words
 
 _UNUSABLE = np.array(sorted(UNUSABLE), np.int64)
 _ERROR = int(Outcome.ERROR)
@@ -390,12 +390,26 @@ class Settling:
             late=late,
             off_epoch=table["off_epoch"][at],
             details=self._details(at, models),
+            heads=self._heads(at, models),
         )
 
     def _ages_ms(self, at: I64, route: int) -> I64 | None:
         if route < 0 or not self._routes[route].learns:
             return None
         return self._epochs.ages_ms(route, *self._decided_by(route, at))
+
+    def _heads(self, at: I64, models: tuple[str, ...]) -> dict[int, str]:
+        heads, table = self._window.heads, self._window.table
+        if not heads:
+            return {}
+        present = (table["present"][at] & table["chosen"][at]).tolist()
+        found = {}
+        for i, row in enumerate(at.tolist()):
+            said = heads.get(row + table.base)
+            words = head_words(said, present[i], models) if said else ""
+            if words:
+                found[i] = words
+        return found
 
     def _details(self, at: I64, models: tuple[str, ...]) -> dict[int, str]:
         words, base = self._window.words, self._window.table.base

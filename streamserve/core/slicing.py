@@ -81,6 +81,7 @@ def take_predictions(block: Predictions, rows: I64, **changes: Any) -> Predictio
         late=block.late[rows],
         off_epoch=block.off_epoch[rows],
         details={position[i]: words for i, words in block.details.items() if i in position},
+        heads={position[i]: words for i, words in block.heads.items() if i in position},
     )
     return replace(part, **changes) if changes else part
 
@@ -228,6 +229,7 @@ def _kind_of(block: Answers) -> Hashable:
         None if probabilities is None else (probabilities.dtype.str, probabilities.shape[1:]),
         None if classes is None else tuple(classes.tolist()),
         block.log_offset is None,
+        block.head,
     )
 
 
@@ -241,6 +243,7 @@ def _joined(parts: list[Answers]) -> Answers:
         route=first.route,
         model=first.model,
         models=first.models,
+        head=first.head,
         offsets=np.concatenate([part.offsets for part in parts]),
         row_starts=starts_of(np.concatenate([np.diff(part.row_starts) for part in parts])),
         labels=_concatenated([part.labels for part in parts]),

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from streamserve.core.admission import Admitted
 from streamserve.core.combining import MemberRows
 from streamserve.core.fast import every, has_bit, indices, some
-from streamserve.core.messages import F64, I64, U64, Answers, AnyArray, Failure, Flags, Requests, request_keys
+from streamserve.core.messages import F64, I64, NO_HEAD, U64, Answers, AnyArray, Failure, Flags, Requests, request_keys
 from streamserve.core.reasons import PRESENT, Missing
 from streamserve.core.route_versions import Routes
 from streamserve.core.rows import RowStore
@@ -48,6 +48,8 @@ class Window:
         """Handle -> bit -> why that member failed; bit -1: why the request cannot be used."""
         self.failures: dict[int, Failure] = {}
         """Handle -> how the first member that refused it failed."""
+        self.heads: dict[int, dict[int, int]] = {}
+        """Handle -> bit -> rows that the head which answered had learnt from; of heads that learn as they serve."""
 
     def _follow_widths(self) -> None:
         self._turns = self.routes.turns
@@ -186,10 +188,11 @@ class Window:
         if not len(done) or not done[0]:
             return
         n = len(done) if every(done) else int(done.argmin())
-        if self.words:
+        if self.words or self.heads:
             for handle in range(self.table.base, self.table.base + n):
                 self.words.pop(handle, None)
                 self.failures.pop(handle, None)
+                self.heads.pop(handle, None)
         self.table.drop_front(n)
 
     # -- answers -------------------------------------------------------------------------------------------------
@@ -328,6 +331,9 @@ class Window:
         table["n_rows"][at[rows]] = n_rows
         table["form"][at[rows]] = form
         table["present"][at[rows]] |= np.uint64(1 << bit)
+        if answers.head != NO_HEAD:
+            for row in at[rows].tolist():
+                self.heads.setdefault(row + table.base, {})[bit] = answers.head
 
     def _prevails(self, at: I64, bit: int) -> Flags:
         """Where answers differ in form, the member that the route names first decides, whoever was quicker.
@@ -509,3 +515,8 @@ def bits(mask: U64, width: int) -> Flags:
 def member_words(words: Mapping[int, str], models: tuple[str, ...]) -> str:
     """One sentence of why members failed."""
     return "; ".join(f"{models[bit]}: {text}" for bit, text in sorted(words.items()) if bit >= 0)
+
+
+def head_words(heads: Mapping[int, int], present: int, models: tuple[str, ...]) -> str:
+    """Which heads answered: of those members that are present."""
+    return ",".join(f"{models[bit]}={rows}" for bit, rows in sorted(heads.items()) if present >> bit & 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from streamserve.errors import PlanDiffers
@@ -27,16 +27,19 @@ _SEPARATOR = "\t"
 class Group:
     """Plans over the same form of rows, ready to run together. Threads may share it."""
 
-    def __init__(self, plans: Mapping[str, Plan]) -> None:
-        """`plans` by name. Raises `PlanDiffers` where one would answer otherwise than alone, ValueError for forms that
-        differ."""
+    def __init__(
+        self, plans: Mapping[str, Plan], *, graph: Graph | None = None, compared: Collection[str] | None = None
+    ) -> None:
+        """`plans` by name. `graph`: theirs, where it is made already; then only those `compared` are.
+
+        Raises `PlanDiffers` where one would answer otherwise than alone, ValueError for forms that differ."""
         forms = {(plan.graph.form.kind, plan.graph.form.columns) for plan in plans.values()}
         if len(forms) != 1:
             raise ValueError("plans of a group take rows of one form")
         self.plans = dict(plans)
-        self.graph = merged(_united(self.plans))
+        self.graph = graph or merged(_united(self.plans))
         self.layout = Layout(self.graph)
-        self._verify()
+        self._verify(self.plans if compared is None else compared)
 
     def run(self, rows: Any, asked: Mapping[str, Sequence[str]]) -> dict[str, Answers]:
         """What each of the plans asked says, as `Plan.run` would: `asked` is model -> outputs.
@@ -44,7 +47,7 @@ class Group:
         Where any of them refuses a row they are asked one by one, since a row that one refuses another may answer.
         """
         if len(asked) > 1:
-            names = tuple(_name(model, output) for model, outputs in asked.items() for output in outputs)
+            names = tuple(named(model, output) for model, outputs in asked.items() for output in outputs)
             try:
                 values = self.layout.values(rows, names)
             except RowsRefused:
@@ -52,19 +55,21 @@ class Group:
             else:
                 nodes = self.graph.outputs
                 return {
-                    model: Answers(values={output: values[nodes[_name(model, output)]] for output in outputs})
+                    model: Answers(values={output: values[nodes[named(model, output)]] for output in outputs})
                     for model, outputs in asked.items()
                 }
         return {model: self.plans[model].run(rows, outputs) for model, outputs in asked.items()}
 
-    def _verify(self) -> None:
+    def _verify(self, compared: Collection[str]) -> None:
         first = next(iter(self.plans.values()))
         rows = sample_rows(first.graph, odd=False)
-        found = self.run(rows, {model: plan.outputs for model, plan in self.plans.items()})
-        for model, plan in self.plans.items():
+        names = tuple(named(model, output) for model in compared for output in self.plans[model].outputs)
+        values = self.layout.run(rows, names).values
+        for model in compared:
+            plan = self.plans[model]
             alone, exact = plan.run(rows, plan.outputs), is_exact(plan.graph)
             for output in plan.outputs:
-                wrong = differing_rows(alone.values[output], found[model].values[output], exact=exact)
+                wrong = differing_rows(alone.values[output], values[named(model, output)], exact=exact)
                 if wrong.any():
                     raise PlanDiffers(
                         f"{model}, {output}, row {int(wrong.argmax())}: together with others it answers otherwise than "
@@ -92,7 +97,8 @@ def together(plans: Mapping[str, Plan]) -> list[Group]:
     return groups
 
 
-def _name(model: str, output: str) -> str:
+def named(model: str, output: str) -> str:
+    """An output of a model, as the united graph calls it."""
     return f"{model}{_SEPARATOR}{output}"
 
 
@@ -110,7 +116,7 @@ def _united(plans: Mapping[str, Plan]) -> Graph:
                 place_of[key] = len(nodes)
                 nodes.append(_moved(node, place))
             place[i] = place_of[key]
-        outputs |= {_name(model, output): place[node] for output, node in graph.outputs.items()}
+        outputs |= {named(model, output): place[node] for output, node in graph.outputs.items()}
     return Graph(nodes=tuple(nodes), outputs=outputs, form=next(iter(plans.values())).graph.form)
 
 

@@ -37,6 +37,8 @@ class ModelSpec:
     """Runtime's own options (`[models.NAME.options]`): device, dtype, threads, module, ..."""
     precision: str = "f64"
     """Of linear heads over text, with the runtime `plan` only: `f64` answers as the original, `f32` nearly so."""
+    head_rate: float | None = None
+    """Of a white-box plan whose head learns while it serves: how far one row moves the weights."""
     isolation: Limits | None = None
     """Limits of a process of its own; None: it runs in the worker's process, on a thread."""
 

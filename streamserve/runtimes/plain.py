@@ -41,6 +41,7 @@ def plain_outputs(outputs: object) -> Outputs:
         classes=classes,
         row_errors=row_errors,
         metrics={str(name): float(value) for name, value in outputs.metrics.items()},
+        head=outputs.head,
     )
 
 

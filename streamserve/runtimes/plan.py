@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from streamserve.core.messages import AnyArray, Outputs
+from streamserve.core.messages import NO_HEAD, AnyArray, Outputs
 from streamserve.errors import PlanError
 from streamserve.runtimes.base import Lane, ModelSpec
 from streamserve.runtimes.conversion import plain_strings
@@ -63,7 +62,8 @@ class PlanRuntime:
             raise type(refusal)(f"model {spec.model_id}: {spec.source}: {refusal}") from refusal
         if plan.error is not None:
             _log.info("model %s: %s", spec.model_id, plan.error.words())
-        self._plan = plan
+        self._served = plan, NO_HEAD if spec.head_rate is None else 0
+        """The plan, and rows that its head has learnt from: one reference, so that a call has both of one head."""
         self._spec = spec
         self.times: StageTimes = require("streamserve.plan.stage_times", spec).StageTimes()
         """Of its stages; after `share`, of all plans of the process."""
@@ -83,28 +83,40 @@ class PlanRuntime:
 
     def predict(self, batch: AnyArray) -> Outputs:
         """Answer a batch `[n, features]` (or `[n]` texts); a row that the estimator raises for is refused alone."""
-        return self.outputs_of(self._plan.run(batch, self._asked))
+        plan, head = self._served
+        return self.outputs_of(plan.run(batch, self._asked), head)
 
-    def outputs_of(self, answers: Answers) -> Outputs:
-        """The plan's answers as the model's outputs."""
+    def outputs_of(self, answers: Answers, head: int) -> Outputs:
+        """The plan's answers as the model's outputs. `head`: rows that its head has learnt from."""
         labels = plain_strings(answers.values["predict"])
         if len(self._asked) == 1:
-            return Outputs(labels=labels, row_errors=answers.refused)
+            return Outputs(labels=labels, row_errors=answers.refused, head=head)
         return Outputs(
             labels=labels,
             probabilities=np.asarray(answers.values["predict_proba"], dtype=np.float64),
             classes=self._classes,
             row_errors=answers.refused,
+            head=head,
         )
 
     @property
     def plan(self) -> Plan:
-        return self._plan
+        return self._served[0]
 
-    @cached_property
+    @property
+    def head(self) -> int:
+        """Rows that its head has learnt from; `NO_HEAD`: it does not learn while it serves."""
+        return self._served[1]
+
+    def serve(self, plan: Plan, head: int) -> None:
+        """Answer with this plan from the next call on."""
+        plan.layout.times = self.times
+        self._served = plan, head
+
+    @property
     def held_bytes(self) -> Mapping[str, int]:
         """Bytes of each array of the plan, by content hash."""
-        return {constant.digest: constant.nbytes for constant in self._plan.graph.constants()}
+        return {constant.digest: constant.nbytes for constant in self.plan.graph.constants()}
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -113,7 +125,7 @@ class PlanRuntime:
 
     def sample(self) -> AnyArray | None:
         """A text, or zeros for as many columns as the plan reads."""
-        form = self._plan.graph.form
+        form = self.plan.graph.form
         if form.kind == "text":
             return np.array(["a few words"], dtype=object)
         return np.zeros((1, form.columns)) if form.columns else None

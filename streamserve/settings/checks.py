@@ -156,10 +156,23 @@ def _sources(config: RawConfig) -> Iterator[Mistake]:
         ):
             path = ("models", model, "precision")
             yield Mistake(path=path, words=f'{dotted(path)} = "f32" is only used with runtime = "plan"')
+        if config.number("models", model, "head_rate") is not None:
+            yield from _learning_head(config, model, suffix)
         if runtime is not None and runtime not in known:
             path = ("models", model, "runtime")
             words = f'{dotted(path)}: no runtime is called "{runtime}"; allowed: {listing(known)}'
             yield Mistake(path=path, words=words + did_you_mean(runtime, known))
+
+
+def _learning_head(config: RawConfig, model: str, suffix: str) -> Iterator[Mistake]:
+    path: KeyPath = ("models", model, "head_rate")
+    for wrong, words in (
+        (suffix != ".plan", "is only used with a .plan file: `streamserve plan pack` makes one"),
+        (config.text("models", model, "precision") == "f32", 'learns float64 weights; leave out precision = "f32"'),
+        (config.text("models", model, "isolation") == "process", 'is of no use with isolation = "process"'),
+    ):
+        if wrong:
+            yield Mistake(path=path, words=f"{dotted(path)} {words}")
 
 
 def _policies(config: RawConfig) -> Iterator[Mistake]:

@@ -190,6 +190,14 @@ class ModelSettings(Section):
         description="With the runtime `plan`: `f32` keeps and adds linear heads over text in float32. Answers are then "
         "not the original's; by how much is measured at loading and logged.",
     )
+    head_rate: Float | None = Field(
+        default=None,
+        gt=0,
+        le=1_000,
+        description="Of a packed text plan with a logistic head of two classes: its head learns from labels while it "
+        "serves (`streamserve learn-head`), and one row moves the weights so far; about 0.5 where rows are normalised. "
+        "Such a model has no result cache. Left out: it stays as it is.",
+    )
     batching: Literal["auto", "aimd", "quantile", "fixed", "none"] = Field(
         default="auto",
         description="`auto`: by cost, lag and slack; `aimd`, `quantile`: Clipper's; `fixed`: `batch_size`; `none`: 1.",

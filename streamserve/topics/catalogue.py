@@ -13,13 +13,11 @@ from msgspec import Meta
 
 from streamserve.topics.internal_values import (
     AnswersBlock,
-    ConfigValue,
     EpochValue,
-    HostsValue,
     InsightValue,
+    ModelsValue,
     OutcomeValue,
     PolicyValue,
-    SwitchValue,
 )
 from streamserve.topics.names import Kind, check_app, topic_name
 from streamserve.topics.values import FeedbackValue, PredictionValue, RequestValue
@@ -271,11 +269,11 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(
         kind=Kind.MODELS,
         purpose="Which models each worker process hosts, which are switched off, and which routes are in force.",
-        key="`<pool>/<instance>`, or a model, or `@<number>` of a config in force, or `@proposed`",
-        value=HostsValue | SwitchValue | ConfigValue,
+        key="`<pool>/<instance>`, or a model, or `@<number>` of a config in force, or `@proposed`, or `@head <model>`",
+        value=ModelsValue,
         content_type=JSON,
-        written_by=("worker", "aggregator", "join", "update", "the command `models`"),
-        read_by=("worker", "aggregator", "anyone"),
+        written_by=("worker", "aggregator", "join", "update", "the commands `models` and `learn-head`"),
+        read_by=("worker", "aggregator", "the command `learn-head`", "anyone"),
         cleanup="compact",
         retention_ms=None,
         notes=(

@@ -153,6 +153,26 @@ class SwitchValue(Struct, tag="switch", tag_field="kind", frozen=True, kw_only=T
     why: Annotated[str, Meta(description="Words for a person.")] = ""
 
 
+class HeadValue(Struct, tag="head", tag_field="kind", frozen=True, kw_only=True, omit_defaults=True):
+    """The head of a white-box plan as it is after some labelled rows: workers that host the model answer with it from
+    their next call on. A record counts only where it is further than the one before: its offsets add up to more."""
+
+    v: Version
+    model: Annotated[str, Meta(description="`name@version`.")]
+    base: Annotated[str, Meta(description="Content hash of the plan that it was first learnt from.")]
+    rate: Annotated[float, Meta(ge=0, description="How far one row moves the weights.")]
+    rows: Annotated[Count, Meta(description="Rows that it has learnt from: its version, as answers name it.")]
+    read: Annotated[
+        dict[str, Place],
+        Meta(description="Outcomes partition -> [offset below which it has been learnt from, newest time of these]."),
+    ]
+    plan: Annotated[str, Meta(description="Of the plan with this head, in the object store: hash of its manifest.")]
+    store: Annotated[str, Meta(description="Machine and folder of the store that it was put into.")]
+
+
+#: What a record of the models topic may hold.
+ModelsValue = HostsValue | SwitchValue | ConfigValue | HeadValue
+
 _Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -228,6 +248,9 @@ class AnswersBlock(Struct, frozen=True, kw_only=True, omit_defaults=True):
     models: Annotated[
         list[str], Meta(description="The route's models in the writer's config; empty: as in the reader's.")
     ] = []
+    head: Annotated[
+        int, Meta(ge=-1, description="Rows that the model's head had learnt from while it serves; -1: it does not.")
+    ] = -1
     errors: Annotated[
         dict[int, tuple[int, str]], Meta(description="Index -> reason code and words: no model can use this request.")
     ] = {}

@@ -166,6 +166,13 @@ class PredictionParameters(Struct, frozen=True, kw_only=True, omit_defaults=True
         Annotated[float, Meta(ge=0, le=1)] | UnsetType,
         Meta(description='Where `combine = "drawn"`: with which this answer was given, by those who answered.'),
     ] = UNSET
+    heads: Annotated[
+        str | UnsetType,
+        Meta(
+            description="Of models whose heads learn while they serve, the rows that the head that answered knew: "
+            "`sentiment@1=1250`."
+        ),
+    ] = UNSET
     missing: Annotated[
         str | UnsetType, Meta(description="Chosen models without an answer, and why: `forest@1=late,mlp@2=shed`.")
     ] = UNSET

@@ -77,6 +77,7 @@ def _encode_block(answers: Answers) -> bytes:
         queue_ms=pack_column(answers.queue_ms, np.int32),
         inference_ms=pack_column(answers.inference_ms, np.int32),
         models=list(answers.models),
+        head=answers.head,
         errors=dict(answers.errors),
         details=dict(answers.details),
         failures={
@@ -210,6 +211,7 @@ def _unpack(block: AnswersBlock, partition: int, log_offset: int) -> Answers:
         queue_ms=unpack_column(block.queue_ms, np.int32, n),
         inference_ms=unpack_column(block.inference_ms, np.int32, n),
         models=tuple(block.models),
+        head=block.head,
         errors=block.errors,
         details=block.details,
         failures={

@@ -11,10 +11,10 @@ import msgspec
 
 from streamserve.kafka.codecs.contract import VERSION, read
 from streamserve.kafka.ports import At, Record
-from streamserve.topics.internal_values import ConfigValue, HostsValue, SwitchValue
+from streamserve.topics.internal_values import ConfigValue, ModelsValue
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_decode = msgspec.json.Decoder(HostsValue | SwitchValue | ConfigValue).decode
+_decode = msgspec.json.Decoder(ModelsValue).decode
 #: No model's name is empty, so no switch has such a key.
 _PREFIX = b"@"
 PROPOSED_KEY = b"@proposed"

@@ -9,10 +9,10 @@ import msgspec
 
 from streamserve.kafka.codecs.contract import VERSION, read
 from streamserve.kafka.ports import Record
-from streamserve.topics.internal_values import ConfigValue, HostsValue, SwitchValue
+from streamserve.topics.internal_values import HostsValue, ModelsValue
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_decode = msgspec.json.Decoder(HostsValue | SwitchValue | ConfigValue).decode
+_decode = msgspec.json.Decoder(ModelsValue).decode
 Arrays = Mapping[str, int]
 #: A process says again what it hosts so often, ...
 SAY_EVERY_MS = 20_000

@@ -220,6 +220,8 @@ def _statements(predictions: Predictions) -> list[str]:
             f'{said}"context":{json_text(context)},' if context else said
             for said, context in zip(statements, predictions.contexts, strict=True)
         ]
+    for index, heads in predictions.heads.items():
+        statements[index] += f'"heads":{json_text(heads)},'
     for index, detail in predictions.details.items():
         statements[index] += f'"detail":{json_text(detail[:_MAX_DETAIL_CHARACTERS])},'
     return statements

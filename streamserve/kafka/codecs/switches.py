@@ -9,10 +9,10 @@ import msgspec
 from streamserve.core.switches import SwitchRecord
 from streamserve.kafka.codecs.contract import VERSION, read
 from streamserve.kafka.ports import Record
-from streamserve.topics.internal_values import ConfigValue, HostsValue, SwitchValue
+from streamserve.topics.internal_values import ModelsValue, SwitchValue
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_decode = msgspec.json.Decoder(HostsValue | SwitchValue | ConfigValue).decode
+_decode = msgspec.json.Decoder(ModelsValue).decode
 
 
 def switch_key(model: str) -> bytes:
