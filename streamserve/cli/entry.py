@@ -38,6 +38,7 @@ COMMANDS = {
     "worker": Lazy("roles", "worker", "One worker process of a pool."),
     "aggregate": Lazy("roles", "aggregate", "One aggregator process."),
     "learn": Lazy("roles", "learn", "One learner process."),
+    "learn-head": Lazy("learn_head", "learn_head", "The head of a white-box plan, learnt while it serves."),
     "insights": Lazy("insights", "insights", "Windowed figures of routes and models: one process."),
     "send": Lazy("client", "send", "Send requests and show their predictions."),
     "feedback": Lazy("client", "feedback", "Say what a prediction should have been."),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from streamserve.client.failures import UnusableInput
-from streamserve.client.scanning import Scanner
+from streamserve.client.scanning import LogRecord, Scanner
 from streamserve.client.spans import Span, stretches
 from streamserve.core.records import OutcomeRecord
 from streamserve.errors import ContractError, TopicsDiffer
@@ -54,11 +54,14 @@ async def outcomes(
     for stretch in await stretches(scanner, places, span):
         async for record in scanner.read(stretch.at, stretch.start, stretch.end):
             try:
-                yield decode_outcome(
-                    record.value, partition=stretch.at.partition, offset=record.offset, append_ms=record.append_ms
-                )
+                yield outcome_of(record)
             except ContractError as error:
                 unreadable(str(error))
+
+
+def outcome_of(record: LogRecord) -> OutcomeRecord:
+    """A record of the outcomes topic. Raises ContractError."""
+    return decode_outcome(record.value, partition=record.at.partition, offset=record.offset, append_ms=record.append_ms)
 
 
 def as_row(outcome: OutcomeRecord) -> dict[str, Any]:

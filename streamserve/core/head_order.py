@@ -2,8 +2,8 @@
 
 Outcomes stand in several partitions. Their order is that of (append time, partition, offset), times of a partition made
 never to fall. One is let out when nothing can come any more that stands before it: once every partition has been read
-to an end asked for `skew_ms` after it was read. So what is let out is a function of the log, and what was let out is
-told by one place of each partition.
+to an end asked for `skew_ms` after it was read, or to a later time. So what is let out is a function of the log, and
+what was let out is told by one place of each partition.
 
 A feedback may have several outcomes in the log (the join writes again what it has not committed). The first within
 `remembered` outcomes of its partition counts.
@@ -99,11 +99,25 @@ class HeadOrder:
             del known[next(iter(known))]
         return before is None or before <= record.offset - self._remembered
 
-    def ripe(self, asked_ms: int, most: int) -> list[OutcomeRecord]:
-        """Up to `most` that come next, now that every partition was read to an end asked for at `asked_ms`."""
+    def to_read(self, ends: Mapping[int, int], most_waiting: int) -> list[int]:
+        """Partitions to be read on: all that are behind these ends; where much waits, the one that it waits for."""
+        behind = self._behind(ends)
+        if len(self._waiting) < most_waiting:
+            return behind
+        return sorted(behind, key=lambda number: self._newest_ms[number])[:1]
+
+    def _behind(self, ends: Mapping[int, int]) -> list[int]:
+        return [number for number, end in ends.items() if self.next_offset[number] < end]
+
+    def ripe(self, asked_ms: int, ends: Mapping[int, int], most: int) -> list[OutcomeRecord]:
+        """Up to `most` that come next. `ends`: of all partitions, asked for at `asked_ms`."""
         found: list[OutcomeRecord] = []
-        while self._waiting and len(found) < most and self._waiting[0][3] + self._skew_ms < asked_ms:
-            ms, partition, offset, _, record = heappop(self._waiting)
+        until_ms = min((self._newest_ms[number] for number in self._behind(ends)), default=None)
+        while self._waiting and len(found) < most:
+            ms, partition, offset, read_at_ms, record = self._waiting[0]
+            if read_at_ms + self._skew_ms >= asked_ms or (until_ms is not None and ms >= until_ms):
+                break
+            heappop(self._waiting)
             self.read[partition] = ReadTo(offset=offset + 1, ms=ms)
             if record is not None:
                 found.append(record)

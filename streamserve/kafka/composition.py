@@ -38,6 +38,7 @@ from streamserve.kafka.codecs.learning import is_keyed_key
 from streamserve.kafka.configs import Configs
 from streamserve.kafka.delivery import join_outputs, terminal_outputs, update_outputs
 from streamserve.kafka.freezes import Freezes
+from streamserve.kafka.heads import LiveHeads
 from streamserve.kafka.hosting import announcement, form_of_rows, with_lanes
 from streamserve.kafka.loop import Limits, StageLoop, Wiring
 from streamserve.kafka.metrics import RoleMetrics
@@ -307,16 +308,18 @@ def role_service(
     )
     metrics = metrics or RoleMetrics(role.name, app.settings.app.name, app.rules.routes)
     configs = Configs(app.settings, app.rules)
+    heads = None if role.runtimes is None else LiveHeads(role.runtimes, metrics.count)
     learns = follows_states and any(route.learns for route in app.rules.routes)
     service = make(
         role,
         clients,
         clock=clock or BrokerClock(),
         metrics=metrics,
-        states=partial(_follower, app, configs, metrics, dead_letters=waits_for_states, beside=beside)
+        states=partial(_follower, app, configs, metrics, dead_letters=waits_for_states, beside=beside, heads=heads)
         if follows_states
         else None,
         configs=configs if follows_states else None,
+        heads=heads if follows_states else None,
         waits_for_states=waits_for_states and learns,
         metrics_port=metrics_port,
         beside=beside,
@@ -334,6 +337,7 @@ def _follower(
     *,
     dead_letters: bool,
     beside: Sequence[RoleService],
+    heads: LiveHeads | None = None,
 ) -> StatesFollower:
     """`dead_letters`: malformed states are kept as such, not only counted (by one role, not by each). `beside`: they
     are told of routes, too."""
@@ -343,6 +347,8 @@ def _follower(
     def switches(chunk: Chunk) -> StatesFetched:
         fetched = intake.switches_of(chunk)
         freezes.switched(fetched.switches)
+        if heads is not None:
+            heads.take(chunk)
         changed = configs.take(chunk)
         if not changed:
             return fetched

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from streamserve.core.effects import Count
 from streamserve.core.head_order import Publication, newest
@@ -15,6 +15,9 @@ from streamserve.kafka.ports import Chunk
 from streamserve.runtimes.base import Runtime
 from streamserve.runtimes.plan import PlanRuntime
 from streamserve.runtimes.sharing import take_head
+
+if TYPE_CHECKING:
+    from streamserve.plan.compile import Plan
 
 _log = logging.getLogger(__name__)
 
@@ -69,18 +72,12 @@ class LiveHeads:
     def _take_up(self, runtime: PlanRuntime, publication: Publication) -> None:
         model = publication.model
         try:
-            if publication.base != runtime.base:
-                raise PlanError(
-                    f"it was learnt from plan {publication.base}, the config's is {runtime.base}; give that one another "
-                    "version"
-                )
-            plan = _loaded(runtime, publication)
-            take_head(model, runtime, plan, publication.rows)
+            take_head(model, runtime, _loaded(runtime, publication), publication.rows)
         except (PlanError, StoreError) as error:
             self._refused[model] = publication.plan
             self._count(Count(what="models", label="head_not_taken", model=model, n=1))
             _log.error(
-                "model %s: the head of %d rows cannot be taken up, it serves on with that of %d: %s (it was put into %s; "
+                "model %s: the head of %d rows cannot be taken up, it serves on with that of %d: %s (it is in %s; "
                 "workers must read the store that `streamserve learn-head` writes: options.store)",
                 model,
                 publication.rows,
@@ -93,9 +90,13 @@ class LiveHeads:
             _log.debug("model %s: head of %d rows", model, publication.rows)
 
 
-def _loaded(runtime: PlanRuntime, publication: Publication):  # type: ignore[no-untyped-def]
+def _loaded(runtime: PlanRuntime, publication: Publication) -> Plan:
+    if publication.base != runtime.base:
+        raise PlanError(
+            f"it was learnt from plan {publication.base}, and plan {runtime.base} is what is loaded; give this one "
+            "another version"
+        )
     from streamserve.plan.packing import stored  # noqa: PLC0415  (a plan is there: so is its extra)
     from streamserve.plan.store import Store  # noqa: PLC0415  (as above)
 
-    folder = runtime.store
-    return stored(publication.plan, Store(None if folder is None else Path(folder)))
+    return stored(publication.plan, Store(runtime.store))

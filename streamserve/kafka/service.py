@@ -18,6 +18,7 @@ from streamserve.errors import BrokerError, StreamserveError
 from streamserve.kafka.announcing import Announcement
 from streamserve.kafka.clock import SURE_MS, BrokerClock
 from streamserve.kafka.configs import Configs
+from streamserve.kafka.heads import LiveHeads
 from streamserve.kafka.http import Pages, StatusServer
 from streamserve.kafka.interpreter import tune_interpreter
 from streamserve.kafka.loop import DEFAULT_LIMITS, Limits, StageLoop, Wiring
@@ -102,6 +103,7 @@ class RoleService:
         metrics: RoleMetrics,
         states: StatesFor | None = None,
         configs: Configs | None = None,
+        heads: LiveHeads | None = None,
         waits_for_states: bool = False,
         metrics_port: int | None = 0,
         beside: Sequence[RoleService] = (),
@@ -120,6 +122,7 @@ class RoleService:
         self.loop = StageLoop(stage=role.stage, wiring=role.wiring, clock=clock, metrics=metrics, limits=role.limits)
         self.runner = None if role.runtimes is None else runner(role.runtimes, self._batch_finished)
         self.states = states(self.loop, clock) if states else None
+        self.heads = heads
         self.live = None if configs is None else self._live_pool(role, configs)
         self.predecessors = TakeOver(
             plan=role.plan,
@@ -298,6 +301,9 @@ class RoleService:
 
     async def _join(self, stack: AsyncExitStack) -> None:
         clients = self._clients
+        if self.heads is not None:
+            await self.heads.look()
+            self._spawn("heads", self.heads.follow())
         if self.live is not None:
             await self.live.look()
             self.live.say = self._announce

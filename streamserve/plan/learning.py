@@ -57,6 +57,10 @@ class HeadLearner:
         assert classes is not None  # `_head_of` has seen to it
         self._number = {one: i for i, one in enumerate(classes.tolist())}
 
+    def knows(self, label: Any) -> bool:
+        """Whether it is one of the plan's classes."""
+        return isinstance(label, str | int | float) and label in self._number
+
     def learn(self, texts: Sequence[str], labels: Sequence[Any]) -> Learnt:
         """One step a row, in order. Raises `PlanError` for a label or a row that the plan does not know; then none of
         these rows is learnt from."""

@@ -132,6 +132,14 @@ def load(path: Path, store: Store, *, trust_pickle: bool = False) -> Plan:
     return from_manifest(manifest, store, str(path), trust_pickle=trust_pickle)
 
 
+def stored(digest: str, store: Store) -> Plan:
+    """The plan whose manifest has this hash, from a store. Raises as `load`."""
+    manifest = dict(store.manifest(digest))
+    if manifest.get("signature") != digest or _signature(manifest) != digest:
+        raise PlanDamaged(f"plan {digest} of the store {store.folder} was altered; pack it again")
+    return from_manifest(manifest, store, f"plan {digest} of the store {store.folder}")
+
+
 def read_manifest(path: Path) -> Manifest:
     """The manifest of a `.plan` file, its signature checked. Raises `PlanDamaged`."""
     try:

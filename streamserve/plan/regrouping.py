@@ -14,6 +14,7 @@ import numpy as np
 
 from streamserve.plan.compile import Plan
 from streamserve.plan.graph import DIGEST_BYTES, Constant, Graph, Node
+from streamserve.plan.physical import Layout
 from streamserve.plan.sharing import Group, named
 
 #: The constant of each operator that a head consists of.
@@ -36,6 +37,18 @@ def same_but_head(one: Plan, other: Plan) -> bool:
     if len(mine.nodes) != len(theirs.nodes) or mine.outputs != theirs.outputs or mine.form != theirs.form:
         return False
     return all(_alike(a, b) for a, b in zip(mine.nodes, theirs.nodes, strict=True))
+
+
+def headed(plan: Plan, head_of: Plan) -> Plan:
+    """The plan with the head of another that differs in nothing else; all other arrays are its own."""
+    nodes = [
+        replace(node, constants={**node.constants, PARTS[node.op]: other.constants[PARTS[node.op]]})
+        if node.op in PARTS and PARTS[node.op] in node.constants
+        else node
+        for node, other in zip(plan.graph.nodes, head_of.graph.nodes, strict=True)
+    ]
+    graph = Graph(nodes=tuple(nodes), outputs=plan.graph.outputs, form=plan.graph.form)
+    return replace(plan, graph=graph, layout=Layout(graph, plan.layout.choice), fired=(), imported=None)
 
 
 def _alike(one: Node, other: Node) -> bool:

@@ -20,7 +20,7 @@ import os
 import secrets
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -125,6 +125,17 @@ class Store:
                 return False
         return True
 
+    def manifest(self, digest: str) -> Mapping[str, Any]:
+        """One plan's manifest. Raises `PlanDamaged` where it is not there or cannot be read."""
+        file = self._plans / f"{digest}.json"
+        try:
+            found: Mapping[str, Any] = json.loads(file.read_text("utf-8"))
+        except FileNotFoundError:
+            raise PlanDamaged(f"the store {self.folder} has no plan {digest}") from None
+        except (OSError, ValueError) as broken:
+            raise PlanDamaged(f"{file} is no manifest ({broken}); remove it and pack its plan again") from broken
+        return found
+
     def manifests(self) -> dict[str, Mapping[str, Any]]:
         """Every plan's manifest by its digest. Raises `PlanDamaged` for one that cannot be read."""
         found = {}
@@ -148,6 +159,17 @@ class Store:
             name = str(manifest.get("name", ""))
             found.append(Holding(digest=digest, name=name, bytes=sum(sizes.values()), unique_bytes=alone))
         return found
+
+    def drop(self, digests: Iterable[str]) -> None:
+        """Forget plans, and remove at once what they alone have. Waits for writers. Raises `StoreError`."""
+        with self._told(), self._locked(fcntl.LOCK_EX):
+            manifests = self.manifests()
+            gone = [manifests.pop(digest) for digest in digests if digest in manifests]
+            wanted = {digest for manifest in manifests.values() for digest in manifest["objects"]}
+            for manifest in gone:
+                (self._plans / f"{manifest['signature']}.json").unlink(missing_ok=True)
+                for digest in manifest["objects"].keys() - wanted:
+                    self._file(digest).unlink(missing_ok=True)
 
     def object_bytes(self) -> dict[str, int]:
         """Bytes on disk of every object."""

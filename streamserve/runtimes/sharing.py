@@ -158,10 +158,11 @@ def _first(outputs: Outputs, rows: int) -> Outputs:
 def take_head(model: str, runtime: PlanRuntime, plan: Plan, head: int) -> None:
     """Answer for a model with a plan whose head has learnt from so many rows, from the next call on; of several threads
     only one may give it heads. Raises `PlanError` for a plan that differs from the model's in more than its head."""
-    from streamserve.plan.regrouping import same_but_head  # noqa: PLC0415  (a plan is there: so is its extra)
+    from streamserve.plan.regrouping import headed, same_but_head  # noqa: PLC0415  (a plan is there: so is its extra)
 
     if not same_but_head(plan, runtime.plan):
         raise PlanError(f"model {model}: what is to be its new head is a part of another plan")
+    plan = headed(runtime.plan, plan)
     if isinstance(runtime.lane, PlanLane):
         runtime.lane.take(model, plan, head)
     else:

@@ -111,8 +111,11 @@ def test_the_order_is_one_whatever_the_reads_and_restarts(
         for number, end in enumerate(ends):
             at_ms += takes_ms
             start = order.next_offset[number]
-            order.take(number, log.records(number, start, end), max(start, end), at_ms)
-        found += [(record.partition, record.offset) for record in order.ripe(asked_ms, most)]
+            if number in order.to_read(dict(enumerate(ends)), most_waiting=most):
+                to = max(start, min(end, start + 2 * most))
+                order.take(number, log.records(number, start, to), to, at_ms)
+        ripe = order.ripe(asked_ms, dict(enumerate(ends)), most)
+        found += [(record.partition, record.offset) for record in ripe]
         if then == "published":
             kept = dict(order.read), len(found)
         elif then == "killed":  # what was not published is done again
@@ -124,10 +127,11 @@ def test_the_order_is_one_whatever_the_reads_and_restarts(
 def test_nothing_is_let_out_before_others_can_not_come_before_it() -> None:
     order = HeadOrder(2, skew_ms=SKEW_MS)
     order.take(0, [outcome(0, 0, 1_000)], 1, read_at_ms=1_000)
-    assert not order.ripe(1_000 + SKEW_MS, 10)
+    assert not order.ripe(1_000 + SKEW_MS, {0: 1, 1: 0}, 10)
     order.take(1, [outcome(1, 0, 995)], 1, read_at_ms=1_015)
-    assert not order.ripe(1_000 + SKEW_MS + 1, 10)
-    assert [record.partition for record in order.ripe(1_015 + SKEW_MS + 1, 10)] == [1, 0]
+    assert not order.ripe(1_000 + SKEW_MS + 1, {0: 1, 1: 1}, 10)
+    assert not order.ripe(2_000, {0: 1, 1: 2}, 10)
+    assert [record.partition for record in order.ripe(2_000, {0: 1, 1: 1}, 10)] == [1, 0]
     assert order.read == {0: ReadTo(offset=1, ms=1_000), 1: ReadTo(offset=1, ms=995)}
 
 
