@@ -208,8 +208,15 @@ def model_spec(name: str, model: ModelSettings) -> ModelSpec:
         options=model.options,
         precision=model.precision,
         head_rate=model.head_rate,
+        head_store=_head_store(model),
         isolation=_limits(model) if model.isolation == "process" else None,
     )
+
+
+def _head_store(model: ModelSettings) -> str | None:
+    """The store that the plan's own arrays are in."""
+    folder = model.options.get("store")
+    return folder if model.head_rate is not None and isinstance(folder, str) else None
 
 
 def most_rows(model: ModelSettings) -> int:

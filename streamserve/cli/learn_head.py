@@ -88,7 +88,7 @@ def _learning(settings: Settings, name: str, every_rows: int, every_ms: int) -> 
         model=spec.model_id,
         plan=resolve(spec, settings.base_dir).obj,
         rate=model.head_rate,
-        store=Store(model.options.get("store")),
+        store=Store(spec.head_store),
         codecs={route: input_codec(one.input, settings.app.max_request_bytes) for route, one in asking.items()},
         every_rows=every_rows,
         every_ms=every_ms,

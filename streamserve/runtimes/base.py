@@ -39,6 +39,8 @@ class ModelSpec:
     """Of linear heads over text, with the runtime `plan` only: `f64` answers as the original, `f32` nearly so."""
     head_rate: float | None = None
     """Of a white-box plan whose head learns while it serves: how far one row moves the weights."""
+    head_store: str | None = None
+    """Folder of the object store that such heads are published in; None: the machine's own."""
     isolation: Limits | None = None
     """Limits of a process of its own; None: it runs in the worker's process, on a thread."""
 

@@ -64,10 +64,10 @@ class PlanRuntime:
             _log.info("model %s: %s", spec.model_id, plan.error.words())
         self._served = plan, NO_HEAD if spec.head_rate is None else 0
         """The plan, and rows that its head has learnt from: one reference, so that a call has both of one head."""
-        self.base = plan.digest
-        """The plan as it was loaded."""
-        self.store = Options(spec).text("store")
-        """Folder of the arrays of its `.plan`; None: the machine's own."""
+        self.base = "" if spec.head_rate is None else plan.digest
+        """Of a plan whose head learns while it serves: the one that was loaded."""
+        self.store = spec.head_store
+        """Where its heads are; None: the machine's own."""
         self._spec = spec
         self.times: StageTimes = require("streamserve.plan.stage_times", spec).StageTimes()
         """Of its stages; after `share`, of all plans of the process."""

@@ -237,6 +237,13 @@ MISTAKES = [
     ('batching = "auto"', "memory_bytes = 99999999", "memory_bytes", 'only used with isolation = "process"', ""),
     (
         'batching = "auto"',
+        "head_rate = 0.5",
+        "head_rate",
+        "models.linear.head_rate is only used with a .plan file: `streamserve plan pack` makes one",
+        "",
+    ),
+    (
+        'batching = "auto"',
         'isolation = "process"\nown_thread = true',
         "own_thread",
         'of no use with isolation = "process"',
