@@ -271,6 +271,24 @@ LEARNING = (
         test="core/stages/test_update.py::"
         "test_of_the_feedback_that_was_learnt_from_the_oldest_is_forgotten_above_the_bound",
     ),
+    Bound(
+        what="outcomes that `learn-head` has read and not learnt from",
+        limit="11,000",
+        full="no more are read but of the partition that the others wait for",
+        test="core/test_head_order.py::test_above_the_bound_only_what_the_rest_waits_for_is_read",
+    ),
+    Bound(
+        what="feedback of one partition of outcomes that `learn-head` knows again",
+        limit="that of 2,000 outcomes",
+        full="a copy that comes still later teaches again",
+        test="core/test_head_order.py::test_the_order_is_one_whatever_the_reads_and_restarts",
+    ),
+    Bound(
+        what="published heads of one model in the object store",
+        limit="4",
+        full="the oldest goes, with its arrays; what has mapped them keeps them",
+        test="plan/test_store.py::test_what_is_dropped_goes_at_once_with_what_it_alone_has",
+    ),
 )
 CLIENT = (
     Bound(

@@ -32,8 +32,8 @@ class LiveHeads:
         """`runtimes`: those of the process, followed as they come and go."""
         self._runtimes, self._count = runtimes, count
         self._newest: dict[str, Publication] = {}
-        self._refused: dict[str, str] = {}
-        """Model -> plan that could not be taken up."""
+        self._refused: dict[str, int] = {}
+        """Model -> rows of the head that could not be taken up: it is not tried again, the next one is."""
         self._changed = asyncio.Event()
 
     def take(self, chunk: Chunk) -> None:
@@ -67,14 +67,14 @@ class LiveHeads:
                 await asyncio.to_thread(self._take_up, runtime, publication)
 
     def _is_news(self, runtime: PlanRuntime, publication: Publication) -> bool:
-        return publication.rows > runtime.head >= 0 and self._refused.get(publication.model) != publication.plan
+        return publication.rows > runtime.head >= 0 and self._refused.get(publication.model) != publication.rows
 
     def _take_up(self, runtime: PlanRuntime, publication: Publication) -> None:
         model = publication.model
         try:
             take_head(model, runtime, _loaded(runtime, publication), publication.rows)
         except (PlanError, StoreError) as error:
-            self._refused[model] = publication.plan
+            self._refused[model] = publication.rows
             self._count(Count(what="models", label="head_not_taken", model=model, n=1))
             _log.error(
                 "model %s: the head of %d rows cannot be taken up, it serves on with that of %d: %s (it is in %s; "

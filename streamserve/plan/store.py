@@ -164,12 +164,12 @@ class Store:
         """Forget plans, and remove at once what they alone have. Waits for writers. Raises `StoreError`."""
         with self._told(), self._locked(fcntl.LOCK_EX):
             manifests = self.manifests()
-            gone = [manifests.pop(digest) for digest in digests if digest in manifests]
+            gone = {digest: manifests.pop(digest) for digest in digests if digest in manifests}
             wanted = {digest for manifest in manifests.values() for digest in manifest["objects"]}
-            for manifest in gone:
-                (self._plans / f"{manifest['signature']}.json").unlink(missing_ok=True)
-                for digest in manifest["objects"].keys() - wanted:
-                    self._file(digest).unlink(missing_ok=True)
+            for digest, manifest in gone.items():
+                (self._plans / f"{digest}.json").unlink(missing_ok=True)
+                for held in manifest["objects"].keys() - wanted:
+                    self._file(held).unlink(missing_ok=True)
 
     def object_bytes(self) -> dict[str, int]:
         """Bytes on disk of every object."""

@@ -135,6 +135,16 @@ def test_nothing_is_let_out_before_others_can_not_come_before_it() -> None:
     assert order.read == {0: ReadTo(offset=1, ms=1_000), 1: ReadTo(offset=1, ms=995)}
 
 
+def test_above_the_bound_only_what_the_rest_waits_for_is_read() -> None:
+    order, ends = HeadOrder(3, skew_ms=SKEW_MS), {0: 9, 1: 9, 2: 1}
+    assert order.to_read(ends, most_waiting=3) == [0, 1, 2]
+    for partition, append_ms in ((0, 1_005), (1, 1_000), (2, 900)):
+        order.take(partition, [outcome(partition, 0, append_ms)], 1, read_at_ms=1_010)
+    assert order.to_read(ends, most_waiting=4) == [0, 1]
+    assert order.to_read(ends, most_waiting=3) == [1]
+    assert [record.partition for record in order.ripe(5_000, ends, 10)] == [2]
+
+
 def publication(reach: int, rows: int = 0) -> Publication:
     read = {0: ReadTo(offset=reach)}
     return Publication(model="m@1", base="b", rate=0.5, rows=rows, read=read, plan=f"{rows}", store="here")

@@ -84,6 +84,16 @@ def test_collecting_keeps_what_a_plan_needs(store: Store) -> None:
     assert store.collect() == Store(store.folder / "none").collect()
 
 
+def test_what_is_dropped_goes_at_once_with_what_it_alone_has(store: Store) -> None:
+    keep(store, "aa", some(1), some(2))
+    keep(store, "bb", some(1), some(3))
+    mapped = store.get(some(2).digest)
+    store.drop(["aa", "none"])
+    assert store.manifests().keys() == {"bb"}
+    assert store.object_bytes().keys() == {some(1).digest, some(3).digest}
+    assert mapped.array[0] == 2, "who has it mapped keeps it"
+
+
 def test_a_wrong_hash_is_found(store: Store) -> None:
     keep(store, "aa", some(1))
     file = next(store.folder.glob("objects/*/*.npy"))
