@@ -24,6 +24,7 @@ from streamserve.core.selection.inheriting import Heir, Inheriting
 from streamserve.core.selection.pooling import features_read
 from streamserve.core.selection.registry import POLICIES
 from streamserve.core.selection.second import WithSecond
+from streamserve.core.selection.watched import Watched
 from streamserve.errors import ConfigError
 from streamserve.runtimes import ModelSpec
 from streamserve.runtimes.isolation import Limits
@@ -95,8 +96,6 @@ def make_policy(chosen: PolicySettings) -> Policy:
 def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
     models = tuple(settings.model_id(model) for model in route.models)
     second = None if route.second_opinion is None else settings.model_id(route.second_opinion)
-    if second is not None:
-        models = (*models, second)
     try:
         policy = make_policy(route.policy)
         heirs = _heirs(settings, route)
@@ -104,15 +103,19 @@ def _route(settings: Settings, name: str, route: RouteSettings) -> Route:
             policy = Inheriting(policy=policy, heirs=heirs)
         if route.guard is not None:
             policy = Guarded(policy=policy, limits=ShareLimits(**route.guard.model_dump()))
+        # A policy without a state has nothing to learn; what is put around it may have.
+        learns = policy.initial(models) is not None or route.freeze is not None or route.confidence is not None
+        if learns:
+            policy = Watched(policy=policy, combine=route.combine)
         if route.freeze is not None:
             policy = Freezing(policy=policy, rules=FreezeRules(**route.freeze.model_dump()))
         if second is not None:
+            models = (*models, second)
             policy = WithSecond(policy=policy, second=second)
         if route.confidence is not None:
             rules = ConfidenceRules(**route.confidence.model_dump())
             policy = Confident(policy=policy, rules=rules, combine=route.combine)
-        # A policy without a state has nothing to learn.
-        learns = policy.initial(models) is not None
+        policy.initial(models)  # what cannot hold for these models is refused here
     except ConfigError as error:
         raise ConfigError(f"{settings.path}: routes.{name}: {error}") from error
     return Route(

@@ -11,6 +11,7 @@ from streamserve.core.selection.hedge import Hedge
 from streamserve.core.selection.inheriting import Heir, Inheriting
 from streamserve.core.selection.second import WithSecond
 from streamserve.core.selection.static import Static
+from streamserve.core.selection.watched import Watched
 from streamserve.errors import ConfigError
 from streamserve.settings import Settings, parse_settings
 from streamserve.settings.policies import Exp3Policy, HedgePolicy, OtherPolicy, StaticPolicy
@@ -75,7 +76,8 @@ def test_a_route_has_what_its_settings_say(settings: Settings) -> None:
     assert (first.name, first.models, first.combine) == ("first", ("z@1", "x@3"), "mean_probability")
     assert (first.deadline_ms, first.input, first.probabilities, first.decide_early) == (250, "rows", True, False)
     assert (first.default, first.has_default, first.confidence_threshold) == ([0, 1], True, 0.25)
-    assert (first.policy, first.learns) == (Hedge(eta=0.5), True)
+    assert first.policy == Watched(policy=Hedge(eta=0.5), combine="mean_probability")
+    assert first.learns
     assert (second.policy, second.learns) == (Static(), False)
     assert (second.default, second.has_default, second.deadline_ms) == (None, False, 100)
 

@@ -1,4 +1,4 @@
-"""`streamserve bandit`: what a policy would have earned, answered from the log."""
+"""`streamserve bandit`: what was learnt, and what another policy would have earned, answered from the log."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from streamserve.assembly import app_rules, make_policy
 from streamserve.cli.outcomes import read_outcomes
+from streamserve.cli.states import states
 from streamserve.cli.targeting import AsJson, From, Servers, To, route_of, run
 from streamserve.client import UnusableInput
 from streamserve.client.spans import span_of
@@ -26,12 +27,8 @@ from streamserve.errors import ConfigError
 from streamserve.settings import load_settings
 from streamserve.settings.policies import read_policy
 
-app = typer.Typer(help="Policies judged by what was logged.", no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    """One command so far; without this typer would take its name away."""
+app = typer.Typer(help="What was learnt, and policies judged by what was logged.", no_args_is_help=True)
+app.command()(states)
 
 
 @app.command()

@@ -201,7 +201,7 @@ SERVING = (
         test="kafka/test_metrics.py::test_terminal_records_are_counted_by_outcome_and_reason",
     ),
     Bound(
-        what="contexts of one route with a label of their own, of weights and confidence",
+        what="contexts of one route with a label of their own, of what was learnt",
         limit=f"{MOST_CONTEXTS} names, the first heard",
         full=(
             f"the mean of further ones has the label `/`, that of keyed ones `//`: each over the {MOST_IN_A_MEAN} that "

@@ -372,7 +372,7 @@ def _follower(
             route = routes.get(state.route)
             if route is not None and state.policy == route.policy.name:
                 learnt = _learnt(state, route)
-                metrics.learnt.heard(route, state.context, learnt)
+                metrics.learnt.heard(route, state, learnt)
                 if state.context == GLOBAL:
                     freezes.heard(route, frozen_models(route.policy, learnt))
             return state

@@ -14,6 +14,7 @@ import pytest
 from streamserve.core.selection.base import Policy
 from streamserve.core.selection.exp3 import Exp3
 from streamserve.core.selection.hedge import Hedge
+from streamserve.core.selection.watched import Watched
 from streamserve.kafka.codecs.learning import decode_outcome
 from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import Foreign, Seen, foreign_client, oip
@@ -27,7 +28,10 @@ SEED = 20_261_130
 RATE_PER_S = 60
 LONGEST_LIFE_S = 1.5
 LONGEST_STEP_S = 0.5
-POLICIES: dict[str, Policy] = {"hedge": Hedge(), "exp3": Exp3(eta=0.1, gamma=0.1)}
+POLICIES: dict[str, Policy] = {
+    "hedge": Watched(policy=Hedge(), combine="vote"),
+    "exp3": Watched(policy=Exp3(eta=0.1, gamma=0.1), combine="best"),
+}
 CONFIG = """
 [app]
 name = "APP"

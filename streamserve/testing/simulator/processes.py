@@ -11,6 +11,7 @@ from typing import Any
 from streamserve.core.effects import Count, RunBatch
 from streamserve.core.events import BatchFinished
 from streamserve.core.messages import DeadLetters, Predictions
+from streamserve.core.records import StateRecord
 from streamserve.core.routes import Route
 from streamserve.errors import StreamserveError
 from streamserve.kafka.clock import BrokerClock
@@ -54,7 +55,7 @@ _TWIN_JOINS_MS = (0.5, 20.0)
 
 class _QuietLearnt(LearntMetrics):
     def __init__(self) -> None: ...
-    def heard(self, route: Route, context: str, learnt: Any) -> None: ...
+    def heard(self, route: Route, state: StateRecord, learnt: Any) -> None: ...
 
 
 class QuietMetrics(RoleMetrics):

@@ -15,6 +15,7 @@ from streamserve.core.records import Decision, OutcomeRecord
 from streamserve.core.selection.guarded import Guarded, ShareLimits
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.selection.stack import Stack, StackWeights
+from streamserve.core.selection.watched import Watched
 from streamserve.core.slicing import take_predictions
 from streamserve.core.stages.aggregator import AggregatorStage
 from streamserve.errors import ContractError
@@ -177,6 +178,7 @@ def test_the_config_asks_for_the_rule_that_stack_needs() -> None:
     assert 'stack weighs log-probabilities; set combine = "log_probability"' in told[0]
     good = parse_settings(changed(hedge, '"stack"', changed(rule, 'combine = "log_probability"')), "x")
     found = next(iter(app_rules(good).routes))
-    assert (found.policy, found.tells_probabilities, found.learns) == (Stack(), True, True)
+    assert found.policy == Watched(policy=Stack(), combine=found.combine)
+    assert (found.tells_probabilities, found.learns) == (True, True)
     assert Guarded(policy=Stack(), limits=ShareLimits(most_share=0.9)).reads_probabilities
     assert not next(iter(app_rules(parse_settings(DIGITS, "x")).routes)).tells_probabilities
