@@ -128,7 +128,8 @@ def test_a_guard_is_put_around_the_policy_of_its_route() -> None:
     old = "deadline_ms = 100"
     guarded = parse_settings(changed(old, "guard = { least_share = 0.1 }\n" + old), "x")
     route = next(route for route in app_rules(guarded).routes if route.name == "digits")
-    assert route.policy == Guarded(policy=Hedge(eta=0.3, half_life_events=350), limits=ShareLimits(least_share=0.1))
+    guarded_policy = Guarded(policy=Hedge(eta=0.3, half_life_events=350), limits=ShareLimits(least_share=0.1))
+    assert route.policy == Watched(policy=guarded_policy, combine=route.combine)
     assert (route.policy.name, route.learns) == ("hedge", True)
     impossible = parse_settings(
         changed(old, 'guard = { least_share = 0.9, control = "linear", control_share = 0.1 }\n' + old), "x"
@@ -141,8 +142,10 @@ def test_a_model_that_inherits_does_so_in_the_routes_that_learn() -> None:
     config = CONFIG.replace('source = "m:y"', 'source = "m:y"\ninherits = "old@7"\ninherits_share = 0.25')
     config = config.replace('models = ["z", "x"]', 'models = ["z", "y"]')
     first = routes(parse_settings(config, "a.toml"))[0]
-    assert isinstance(first.policy, Inheriting)
-    assert first.policy.heirs == {"y@1": Heir(of="old@7", share=0.25)}
+    assert isinstance(first.policy, Watched)
+    inheriting = first.policy.policy
+    assert isinstance(inheriting, Inheriting)
+    assert inheriting.heirs == {"y@1": Heir(of="old@7", share=0.25)}
     with pytest.raises(ConfigError, match="y@1 is this model itself"):
         parse_settings(config.replace("old@7", "y@1"), "a.toml")
 

@@ -58,8 +58,8 @@ def test_every_topic_has_a_writer_and_a_reader() -> None:
 
 def test_topics_are_written_and_read_by_what_exists() -> None:
     named = {name for spec in TOPICS for name in (*spec.written_by, *spec.read_by)}
-    command = "the command `models`"
-    assert named == {"anyone", "worker", "worker (fused)", "aggregator", "join", "update", "insights", command}
+    commands = {"the command `learn-head`", "the commands `models` and `learn-head`"}
+    assert named == {"anyone", "worker", "worker (fused)", "aggregator", "join", "update", "insights", *commands}
 
 
 @pytest.mark.parametrize(("partitions", "replication"), [(0, 1), (1, 0), (-4, 1)])
