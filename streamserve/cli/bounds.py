@@ -41,7 +41,7 @@ SERVING = (
         test="kafka/test_loop.py::test_fetching_stops_above_the_bound_and_goes_on_below",
     ),
     Bound(
-        what="their values",
+        what="their values, keys and headers",
         setting="bounds.fetched_bytes",
         fill="fetched_bytes",
         full="the same",
@@ -71,7 +71,7 @@ SERVING = (
         test="core/test_fused.py::test_a_model_that_hangs_holds_up_nobody_and_no_more_than_its_bound",
     ),
     Bound(
-        what="their bodies",
+        what="their bodies, keys and headers",
         setting="bounds.queue_bytes",
         limit="reading stops; and twice `fetched_bytes` more",
         fill="queue_bytes",
@@ -113,6 +113,13 @@ SERVING = (
         full="no more requests are read until some have their answers or their deadlines; but they are while answers "
         "wait for their requests, so that neither waits for the other for ever",
         test="core/stages/test_aggregator.py::test_the_laws_hold",
+    ),
+    Bound(
+        what="bodies, keys and headers of requests that a worker or an aggregator holds",
+        setting="bounds.open_bytes",
+        fill="open_bytes",
+        full="those whose records are acknowledged are let go at once; no more requests are read until others are, too",
+        test="core/test_aggregator.py::test_no_more_requests_are_read_while_those_held_take_too_many_bytes",
     ),
     Bound(
         what="the same where a worker also answers (fused)",
@@ -181,9 +188,15 @@ SERVING = (
         test="insights/test_slices.py::test_what_needs_more_rows_than_there_may_be_is_left_out",
     ),
     Bound(
+        what="switches of one model (`models disable|enable`) that are remembered",
+        limit="100",
+        full="the oldest are forgotten: requests from before them are decided as if there had been none",
+        test="core/test_switches.py::test_of_a_switch_that_is_thrown_all_the_time_the_newest_are_remembered",
+    ),
+    Bound(
         what="distinct headers that are remembered as parsed",
-        limit="4,096",
-        full="all are forgotten, and parsed again as they come",
+        limit="4,096, of at most 1 KiB each",
+        full="all are forgotten, and parsed again as they come; larger ones are parsed each time",
         test="core/test_admission.py::test_more_distinct_headers_than_the_memo_holds",
     ),
     Bound(

@@ -25,6 +25,7 @@ from streamserve.core.messages import (
     Flags,
     Headers,
     Requests,
+    headers_bytes,
 )
 from streamserve.core.reasons import Reason
 from streamserve.core.route_versions import Period
@@ -41,6 +42,8 @@ MOST_PRIORITY = 9
 #: Headers that differ from request to request.
 _OWN_HEADERS = frozenset({"ce_id", "traceparent", "ce_time", "tracestate", "ce_traceparent", "ce_tracestate"})
 _MEMO_LIMIT = 4096
+#: Headers above this are parsed each time: remembered, they could take gigabytes.
+_MEMO_BYTES = 1024
 #: Whose headers are remembered; requests are of the newest one or two.
 _MOST_PERIODS = 8
 _MOST_DIGITS = 20
@@ -55,6 +58,8 @@ class Admitted:
     route: I64
     """Index in `EpochTable.routes`; -1 where the request names none that exists."""
     deadline_ms: I64
+    n_bytes: I64
+    """What each takes: body, key and headers."""
     priority: I64
     """`-MOST_PRIORITY` to `MOST_PRIORITY`; 0 where the request names none. The highest is shed last."""
     choice: Choice
@@ -169,6 +174,7 @@ class _PeriodAdmission:
         return Admitted(
             route=route,
             deadline_ms=requests.append_ms + self._ask_budget[ask],
+            n_bytes=_sizes(requests),
             priority=self._ask_priority[ask],
             choice=self._choose(requests, route, mask, self._ask_without[ask], contexts),
             forced=mask != 0,
@@ -240,10 +246,13 @@ class _PeriodAdmission:
         own = {name: value for name, value in headers if name in _OWN_HEADERS}
         asking = tuple(pair for pair in headers if pair[0] in self._asking)
         number = self._asked.get(asking, -1)
+        is_small = headers_bytes(headers) <= _MEMO_BYTES
         if number < 0:
-            number = self._asked[asking] = len(self._asks)
+            number = len(self._asks)
+            if is_small:
+                self._asked[asking] = number
             self._asks.append(self._parse(asking))
-        if not own:
+        if is_small and not own:
             self._memo[headers] = number
         trace = own.get("traceparent") or own.get("ce_traceparent")
         event_id = own.get("ce_id")
@@ -358,6 +367,17 @@ class _PeriodAdmission:
         return ", ".join(self._routes)
 
 
+def _sizes(requests: Requests) -> I64:
+    """`[n]`"""
+    keys, values, headers = requests.keys, requests.values, requests.headers
+    sizes = np.array([len(value or b"") for value in values], np.int64)
+    if any(keys):
+        sizes += np.array([len(key or b"") for key in keys], np.int64)
+    if any(headers):
+        sizes += np.array(list(map(headers_bytes, headers)), np.int64)
+    return sizes
+
+
 def _merged(n: int, parts: list[tuple[I64, Admitted]]) -> Admitted:
     """One of several that are of these rows of n requests."""
 
@@ -377,6 +397,7 @@ def _merged(n: int, parts: list[tuple[I64, Admitted]]) -> Admitted:
     return Admitted(
         route=column(lambda part: part.route),
         deadline_ms=column(lambda part: part.deadline_ms),
+        n_bytes=column(lambda part: part.n_bytes),
         priority=column(lambda part: part.priority),
         choice=Choice(
             chosen=column(lambda part: part.choice.chosen),

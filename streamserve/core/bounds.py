@@ -31,6 +31,7 @@ class Bounds:
     queue_requests: int = 10_000
     queue_bytes: int = 256 << 20
     open_requests: int = 200_000
+    open_bytes: int = 1 << 30
     early_answers: int = 50_000
     unacknowledged_records: int = 50_000
     waiting_feedback: int = 10_000
@@ -45,5 +46,5 @@ class Bounds:
 
     @property
     def most_queued_bytes(self) -> int:
-        """The same of their bodies."""
+        """The same of their bytes."""
         return self.queue_bytes + 2 * self.fetched_bytes

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,12 @@ AnyArray = NDArray[np.generic]
 
 #: Hashable on purpose: equal headers are parsed once. Kafka allows a null header value.
 Headers = tuple[tuple[str, bytes | None], ...]
+
+
+def headers_bytes(headers: Headers) -> int:
+    """What they take, names and values."""
+    return sum(map(len, filter(None, chain.from_iterable(headers))))
+
 
 PROBABILITY_ONE = 1 << 32
 #: The epoch of a route's initial state, before any learnt one is in force.

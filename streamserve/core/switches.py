@@ -30,6 +30,9 @@ class SwitchRecord:
 class Switches:
     """Switches as far as they are known; what stands in a compacted topic tells nothing of earlier ones."""
 
+    #: Of one model; a switch that is thrown all the time must not leave a record each behind.
+    MOST_REMEMBERED = 100
+
     def __init__(self, delay_ms: int) -> None:
         self._delay_ms = delay_ms
         self._by_name: dict[str, dict[int, SwitchRecord]] = {}
@@ -38,9 +41,12 @@ class Switches:
         return bool(self._by_name)
 
     def apply(self, records: Iterable[SwitchRecord]) -> None:
-        """Take switches as they stand in the log, in any order."""
+        """Take switches as they stand in the log, in any order. Of one model the newest `MOST_REMEMBERED` are known."""
         for record in records:
-            self._by_name.setdefault(record.model, {})[record.offset] = record
+            known = self._by_name.setdefault(record.model, {})
+            known[record.offset] = record
+            if len(known) > self.MOST_REMEMBERED:
+                del known[min(known)]
 
     def allowed(self, models: Sequence[str], append_ms: I64) -> U64 | None:
         """`[n]`: the models that may be asked, as bits; None where that is all of them for all requests."""

@@ -28,10 +28,12 @@ class Table(dict[str, NDArray[Any]]):
 
     columns: name -> dtype, or (dtype, width) for a two-dimensional column.
     lists: names of columns of Python objects.
+    A column `n_bytes`, if any, is what the objects of a row take; `held_bytes` is the sum of all that are kept.
     """
 
     def __init__(self, columns: Mapping[str, DTypeLike | tuple[DTypeLike, int]], lists: tuple[str, ...] = ()) -> None:
         super().__init__()
+        self.held_bytes = 0
         self.base = 0
         self._start = 0
         self._end = 0
@@ -79,12 +81,16 @@ class Table(dict[str, NDArray[Any]]):
             values.extend(lists[name])
         self._end += n
         self.clear()
+        if "n_bytes" in self._arrays:
+            self.held_bytes += int(self._arrays["n_bytes"][rows].sum())
         return np.arange(first, first + n, dtype=np.int64)
 
     def drop_front(self, n: int) -> None:
         """Forget the first n rows."""
         if n == 0:
             return
+        if self.held_bytes:
+            self.held_bytes -= int(self["n_bytes"][:n].sum())
         self._start += n
         self.base += n
         for values in self.lists.values():
@@ -93,19 +99,23 @@ class Table(dict[str, NDArray[Any]]):
             self._start = self._end = 0
         self.clear()
 
-    def release_done(self) -> None:
+    def release_done(self, most_bytes: int = NEVER_MS) -> None:
         """Let go of the objects (bodies, headers) of rows that are `done` behind one that is not: it may wait for its
         deadline for a minute, and all that came since would be kept with it. Looked for whenever the table has doubled,
-        so that it costs nothing while rows leave in order."""
+        so that it costs nothing while rows leave in order; and while more than `most_bytes` are held."""
         n = len(self)
-        if n < self._release_at:
+        if n < self._release_at and self.held_bytes < most_bytes:
             if n < _WORTH_RELEASING:
                 self._release_at = _WORTH_RELEASING
             return
-        self._release_at = 2 * n
-        for row in np.flatnonzero(self["done"]).tolist():
+        self._release_at = max(2 * n, _WORTH_RELEASING)
+        gone = np.flatnonzero(self["done"])
+        for row in gone.tolist():
             for values in self.lists.values():
                 values[row] = None
+        if self.held_bytes:
+            self.held_bytes -= int(self["n_bytes"][gone].sum())
+            self["n_bytes"][gone] = 0
 
     def widen(self, name: str, width: int) -> None:
         """Give a two-dimensional column more places a row, zero at first."""

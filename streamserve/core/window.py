@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from streamserve.core.admission import Admitted
+from streamserve.core.bounds import Fill
 from streamserve.core.combining import MemberRows
 from streamserve.core.fast import every, has_bit, indices, some
 from streamserve.core.messages import F64, I64, NO_HEAD, U64, Answers, AnyArray, Failure, Flags, Requests, request_keys
@@ -29,9 +30,10 @@ _FEW = 1024
 class Window:
     """Columns of open requests, found by (partition, offset), and one store of rows per member of each route."""
 
-    def __init__(self, routes: Routes, max_deadline_ms: int) -> None:
+    def __init__(self, routes: Routes, max_deadline_ms: int, most_bytes: int) -> None:
         self.routes = routes
         self._max_deadline_ms = max_deadline_ms
+        self._most_bytes = most_bytes
         self.width = 0
         self._turns = -1
         self._asking: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -71,6 +73,15 @@ class Window:
             member: store for member, store in self._stores.items() if member[0] in live or self._in_use(member)
         }
 
+    @property
+    def has_room(self) -> bool:
+        """For the bodies, keys and headers of more requests."""
+        return self.table.held_bytes < self._most_bytes
+
+    def fill(self) -> Fill:
+        """Of the bytes that the requests take."""
+        return Fill(self.table.held_bytes, self._most_bytes)
+
     def asks(self, answers: Answers) -> bool:
         """Whether any version of the route has the model that answers. In the middle of a rolling restart, and before a
         version is known here, there are answers that none has."""
@@ -86,6 +97,7 @@ class Window:
             ("partition", "offset", "append_ms", "deadline_ms", "route", "probability", "epoch", "n_rows", "form"),
             np.int64,
         )
+        columns["n_bytes"] = np.int64
         columns |= dict.fromkeys(("chosen", "present", "failed"), np.uint64)
         columns |= dict.fromkeys(("stale", "off_epoch", "late_on_arrival", "settled", "done"), np.bool_)
         columns |= {"error": np.int64, "answer_offset": np.int64, "queue_ms": np.int32, "inference_ms": np.int32}
@@ -121,6 +133,7 @@ class Window:
                 "epoch": choice.epoch[rows],
                 "stale": choice.stale[rows],
                 "off_epoch": admitted.forced[rows],
+                "n_bytes": admitted.n_bytes[rows],
                 "error": NO_ERROR,
                 "answer_offset": NEVER_MS,
             },
@@ -183,7 +196,7 @@ class Window:
 
     def drop_done(self) -> None:
         """Forget requests at the front whose terminal record is acknowledged."""
-        self.table.release_done()
+        self.table.release_done(self._most_bytes)
         done = self.table["done"]
         if not len(done) or not done[0]:
             return
@@ -194,6 +207,8 @@ class Window:
                 self.failures.pop(handle, None)
                 self.heads.pop(handle, None)
         self.table.drop_front(n)
+        if len(self._forms) > _FEW and not len(self.table):  # a model whose outputs have ever new lengths
+            self._forms.clear()
 
     # -- answers -------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ class Configs:
         if not self._in_force and sections_of(self.started_with) != one.record.sections:
             _log.warning("the log has config %d; it counts, not what the file says", one.record.number)
         self._in_force.append(one)
+        self._forget_before(one.record.append_ms)
         _log.info("config %d: routes %s", one.record.number, ", ".join(one.settings.routes))
         self._tell()
         return RoutesRecord(
@@ -101,13 +102,17 @@ class Configs:
     def to_host(self, pool: str, now_ms: int) -> dict[str, tuple[str, Settings]]:
         """Model id -> its name, and the config that says how it is loaded: of all that requests may still ask this
         pool, and of what is proposed. `now_ms`: of the broker."""
+        self._forget_before(now_ms)
         found: dict[str, tuple[str, Settings]] = {}
-        ends = [later.record.append_ms + self._delay_ms for later in self._in_force[1:]]
-        self._in_force = [
-            one for i, one in enumerate(self._in_force) if i >= len(ends) or ends[i] + self._keep_ms > now_ms
-        ]
         wanted = [one.settings for one in (*self._in_force, *self._open())]
         for settings in wanted if self._in_force else [self.started_with, *wanted]:
             hosted = settings.pools[pool].models if pool in settings.pools else ()
             found |= {settings.model_id(name): (name, settings) for name in hosted}
         return found
+
+    def _forget_before(self, now_ms: int) -> None:
+        """What no request that may still come was decided by. `now_ms`: of the broker."""
+        ends = [later.record.append_ms + self._delay_ms for later in self._in_force[1:]]
+        self._in_force = [
+            one for i, one in enumerate(self._in_force) if i >= len(ends) or ends[i] + self._keep_ms > now_ms
+        ]

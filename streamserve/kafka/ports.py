@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from streamserve.core.messages import I64, Headers
+from streamserve.core.messages import I64, Headers, headers_bytes
 
 
 class At(NamedTuple):
@@ -35,13 +35,18 @@ class Chunk:
     lag: int = 0
     """Records of the partition in the log behind this chunk, as the fetch told it."""
     n_bytes: int = field(init=False)
-    """Of the values."""
+    """Of keys, values and headers."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n_bytes", sum(map(len, filter(None, self.values))))
+        object.__setattr__(self, "n_bytes", _bytes_of(self))
 
     def __len__(self) -> int:
         return len(self.keys)
+
+
+def _bytes_of(chunk: Chunk) -> int:
+    n_bytes = sum(map(len, filter(None, chunk.values))) + sum(map(len, filter(None, chunk.keys)))
+    return n_bytes + sum(map(headers_bytes, filter(None, chunk.headers)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ class BoundsSettings(Section):
         description="Records fetched and not yet looked at; with so many all fetching waits.",
     )
     fetched_bytes: Int = Field(
-        default=_BOUNDS.fetched_bytes, ge=1 << 20, le=1 << 40, description="The same, of their values."
+        default=_BOUNDS.fetched_bytes, ge=1 << 20, le=1 << 40, description="The same, of their bytes."
     )
     queue_requests: Int = Field(
         default=_BOUNDS.queue_requests,
@@ -31,13 +31,20 @@ class BoundsSettings(Section):
         "`fetched_records`) sheds.",
     )
     queue_bytes: Int = Field(
-        default=_BOUNDS.queue_bytes, ge=1 << 20, le=1 << 40, description="The same, of their bodies."
+        default=_BOUNDS.queue_bytes, ge=1 << 20, le=1 << 40, description="The same, of their bytes."
     )
     open_requests: Int = Field(
         default=_BOUNDS.open_requests,
         ge=1,
         le=100_000_000,
         description="Requests whose answers an aggregator waits for; with so many it reads no more requests.",
+    )
+    open_bytes: Int = Field(
+        default=_BOUNDS.open_bytes,
+        ge=1 << 20,
+        le=1 << 40,
+        description="Bytes of the requests (bodies, keys, headers) that a worker or an aggregator holds until their "
+        "records are acknowledged; with so many it reads no more.",
     )
     early_answers: Int = Field(
         default=_BOUNDS.early_answers,

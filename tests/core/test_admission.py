@@ -108,6 +108,19 @@ def test_more_distinct_headers_than_the_memo_holds() -> None:
     assert sum(len(one._asks) for one in shared._by_period.values()) <= 4096 + 500
 
 
+def test_large_headers_are_read_as_others_and_not_remembered() -> None:
+    """4,096 of a MiB each would be 4 GiB."""
+    shared, large = new(), b"x" * 5_000
+    admitted = shared.admit(
+        fetch([(("x-trace", large), ("ss-route", b"s")), (("ss-route", large),), (("ss-route", b"s"),)])
+    )
+    assert admitted.route.tolist() == [1, -1, 1]
+    assert set(admitted.errors) == {1}
+    (one,) = shared._by_period.values()
+    assert [*one._memo, *one._asked] == 2 * [(("ss-route", b"s"),)]
+    assert admitted.n_bytes.tolist() == [5_016, 5_008, 9]
+
+
 def test_an_applications_own_headers_are_not_parsed_anew() -> None:
     shared = new()
     shared.admit(fetch([(("x-request", b"%d" % i), ("ss-route", b"r")) for i in range(1_000)]))

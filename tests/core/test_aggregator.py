@@ -400,6 +400,33 @@ def test_the_answers_topic_waits_while_too_many_answers_are_early() -> None:
     assert w.stage.takes_more
 
 
+def test_no_more_requests_are_read_while_those_held_take_too_many_bytes() -> None:
+    """Headers count, too. What is held behind a request that still waits is let go when its records are there."""
+    w = world(app(route(MODELS, decide_early=False), bounds=Bounds(open_bytes=4_000)))
+    w.feed(requests([b"x:1,1", b"x:" + b"1" * 3_000]))
+    assert w.stage.takes_more
+    w.feed(requests([b"x:1,1"], first=2, headers=(("h", b"v" * 1_000),)))
+    assert not w.stage.takes_more
+    assert w.stage.fills()["open_bytes"].used == 5 + 3_002 + 5 + 1_001
+    for model in ("a@1", "b@1", "c@1"):
+        w.feed(answers(model, [1, 2], [1, 1]))
+    assert w.stage.takes_more
+    assert w.stage.fills()["open_bytes"].used == 5
+    w.at(1_000)
+    assert w.stage.fills()["open_bytes"].used == 0
+
+
+def test_forms_of_outputs_are_forgotten_when_nothing_is_open() -> None:
+    """A model whose outputs have ever new lengths must not leave an entry each behind."""
+    w = world()
+    w.stage._window._forms = {((length,), False): length + 1 for length in range(2_000)}
+    w.feed(requests([b"x:1,1"]))
+    w.feed(answers("a@1", [0], [1]))
+    assert len(w.stage._window._forms) > 1_024
+    w.at(1_000)
+    assert not w.stage._window._forms
+
+
 def test_finished_is_used() -> None:
     """The kit's reply has the shape that the stage expects (guards the kit itself)."""
     rules = app()

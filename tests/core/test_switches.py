@@ -46,6 +46,15 @@ def test_a_name_means_every_version_and_a_route_keeps_one_model() -> None:
     assert allowed([switch("other", 0, 0)], 1_000) == [7]
 
 
+def test_of_a_switch_that_is_thrown_all_the_time_the_newest_are_remembered() -> None:
+    switches = Switches(DELAY_MS)
+    records = [switch("b@1", 1_000 * n, n, disabled=n % 2 == 0) for n in range(1_000)]
+    switches.apply(records)
+    assert len(switches._by_name["b@1"]) == Switches.MOST_REMEMBERED
+    found = switches.allowed(MODELS, np.array([998_250, 999_249, 999_250]))
+    assert found is not None and found.tolist() == [3, 3, 7]
+
+
 CHOICES = st.lists(st.tuples(st.integers(1, 31), st.integers(1, 1_000)), min_size=1, max_size=8)
 
 

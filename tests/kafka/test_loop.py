@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -191,6 +192,14 @@ async def test_fetching_stops_at_the_bound_of_bytes_too() -> None:
         assert source.given == 6
         loop.may_act = lambda: True
         await until(lambda: source.given == 20 and loop.fills()["fetched_bytes"].used == 0)
+
+
+def test_keys_and_headers_take_room_too() -> None:
+    """A client may put everything there: 20,000 records of 4 MiB would be no byte."""
+    one = replace(
+        chunk(0, 2), keys=[b"k" * 30, None], values=[None, b"vv"], headers=[(("h", b"x" * 9), ("n", None)), ()]
+    )
+    assert one.n_bytes == 30 + 2 + 1 + 9 + 1
 
 
 async def test_nothing_is_fetched_while_too_much_is_unacknowledged() -> None:

@@ -213,3 +213,13 @@ def test_a_config_gives_its_routes_with_their_place_in_the_log() -> None:
     record = configs.take(chunk(config(settings_of(one="first"), 7, in_force=True)))[0]
     assert (record.number, record.offset, record.append_ms) == (7, 7, NOW_MS)
     assert [(route.name, route.models, route.pools) for route in record.routes] == [("r", ("one@1",), ("p",))]
+
+
+def test_configs_that_no_request_is_decided_by_any_more_are_forgotten() -> None:
+    """Also where nobody asks what a pool is to host: by an aggregator and a learner."""
+    configs = Configs(settings_of(one="first"))
+    for number in range(1, 30):
+        at_ms = NOW_MS + 24 * 3_600_000 * number
+        configs.take(chunk(config(settings_of(one="first"), number, in_force=True), append_ms=at_ms))
+    assert len(configs._in_force) == 2
+    assert configs.seen == 29

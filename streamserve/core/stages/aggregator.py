@@ -84,7 +84,7 @@ class AggregatorStage:
         self._epochs = epochs
         self._admission = admission or Admission(rules, epochs)
         self._headroom = headroom or Headroom(rules.guard_ms, rules.shortest_budget_ms)
-        self._window = Window(epochs.routes, rules.max_deadline_ms)
+        self._window = Window(epochs.routes, rules.max_deadline_ms, rules.bounds.open_bytes)
         self._settling = Settling(self._window, epochs, codecs)
         self._deciding = Deciding(self._window, self._settling)
         self._owned: dict[int, Ownership] = {}
@@ -183,12 +183,19 @@ class AggregatorStage:
         """While the window has room. Which request is answered next is for the pools to say, so it also goes on where
         answers wait for requests that are not read yet, and while a deadline may not fire: else both would wait for
         each other for ever."""
-        return len(self._window) < self._rules.bounds.open_requests or self._paused or bool(self._catching_up)
+        has_room = self.has_room and len(self._window) < self._rules.bounds.open_requests
+        return has_room or self._paused or bool(self._catching_up)
+
+    @property
+    def has_room(self) -> bool:
+        """For the bodies of more requests."""
+        return self._window.has_room
 
     def fills(self) -> Mapping[str, Fill]:
         bounds = self._rules.bounds
         return {
             "open_requests": Fill(len(self._window), bounds.open_requests),
+            "open_bytes": self._window.fill(),
             "early_answers": Fill(self._early_rows, bounds.early_answers),
             "guard_ms": self._headroom.fill(),
             **self._epochs.fills(),

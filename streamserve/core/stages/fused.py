@@ -141,7 +141,7 @@ class FusedStage:
 
     @property
     def takes_more(self) -> bool:
-        return self._worker.takes_more
+        return self._worker.takes_more and self._aggregator.has_room
 
     def fills(self) -> Mapping[str, Fill]:
         """What is open follows from the queues and from what is not acknowledged; no answer is early here."""

@@ -114,7 +114,7 @@ class WorkerStage:
         self._answering = Answering(rules, epochs.routes, self._table, codecs)
         self._skip: dict[int, I64] = {}
         self._owned = Owned()
-        self._sending = Sending(self._table, self._owned, settles=settles)
+        self._sending = Sending(self._table, self._owned, settles=settles, most_bytes=rules.bounds.open_bytes)
         self._lag: dict[int, int] = {}
         self._later: list[tuple[Desk, I64]] = []
         """Requests for second opinions of the present turn."""
@@ -195,7 +195,7 @@ class WorkerStage:
     def takes_more(self) -> bool:
         """While one model has room: one that hangs or is slow must not starve the others."""
         bounds = self._rules.bounds
-        return any(
+        return self._table.held_bytes < bounds.open_bytes and any(
             self._is_far_below(desk, bounds.queue_requests, bounds.queue_bytes)
             or desk.has_room(bounds.queue_requests, bounds.queue_bytes)
             for desk in self._hosted.desks.values()
@@ -218,6 +218,7 @@ class WorkerStage:
         return {
             "queue_requests": fullest(queued),
             "queue_bytes": fullest(n_bytes),
+            "open_bytes": Fill(self._table.held_bytes, bounds.open_bytes),
             "guard_ms": self._headroom.fill(),
             **self._answering.fills(),
             **self._epochs.fills(),
@@ -280,8 +281,8 @@ class WorkerStage:
         all_kept = len(kept) == n
         rows_kept = range(n) if all_kept else kept.tolist()
         values = requests.values if all_kept else [requests.values[i] for i in rows_kept]
-        n_bytes = [len(value or b"") for value in values]
-        self._largest_bytes = max(self._largest_bytes, *n_bytes)
+        n_bytes = admitted.n_bytes[kept]
+        self._largest_bytes = max(self._largest_bytes, int(n_bytes.max()))
         handles = self._table.append(
             len(kept),
             {

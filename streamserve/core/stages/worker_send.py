@@ -17,12 +17,13 @@ class Sending:
     """Law: a request of the table is settled once, when all its models have answered, or it is given up, and all that
     was sent for it is acknowledged."""
 
-    def __init__(self, table: Table, owned: Owned, *, settles: bool) -> None:
+    def __init__(self, table: Table, owned: Owned, *, settles: bool, most_bytes: int) -> None:
         """`settles` False: answers are handed over in this process, which is their acknowledgement, and somebody else
-        settles the requests."""
+        settles the requests. `most_bytes`: of requests; with more held, those that are over are let go at once."""
         self._table = table
         self._owned = owned
         self._settles = settles
+        self._most_bytes = most_bytes
         self._sent: dict[int, tuple[I64, Answers]] = {}
         """Token -> those that wait for its acknowledgement, and all that it carries."""
         self._next_token = 0
@@ -103,4 +104,4 @@ class Sending:
         if len(done) and done[0]:
             n = len(done) if every(done) else int(done.argmin())
             self._table.drop_front(n)
-        self._table.release_done()
+        self._table.release_done(self._most_bytes)

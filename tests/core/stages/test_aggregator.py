@@ -56,6 +56,17 @@ class TightLaws(AggregatorLaws):
         super()._read_all()
 
 
-@pytest.mark.parametrize("case", [AggregatorLaws, TightLaws])
+class TightBytesLaws(TightLaws):
+    """The same where it may hold the bodies of one fetch only."""
+
+    app = rules(Bounds(open_bytes=1, early_answers=1))
+
+    def check(self, event: Event, effects: list[Effect]) -> None:
+        AggregatorLaws.check(self, event, effects)
+        held = self.stage._window.table
+        assert held.held_bytes == int(held["n_bytes"].sum())
+
+
+@pytest.mark.parametrize("case", [AggregatorLaws, TightLaws, TightBytesLaws])
 def test_the_laws_hold(case: type[ServingLaws]) -> None:
     check_laws(case, examples=examples(50), steps=25)
