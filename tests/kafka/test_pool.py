@@ -217,7 +217,7 @@ def test_a_config_gives_its_routes_with_their_place_in_the_log() -> None:
 
 def test_configs_that_no_request_is_decided_by_any_more_are_forgotten() -> None:
     """Also where nobody asks what a pool is to host: by an aggregator and a learner."""
-    configs = Configs(settings_of(one="first"))
+    configs = configs_of(settings_of(one="first"))
     for number in range(1, 30):
         at_ms = NOW_MS + 24 * 3_600_000 * number
         configs.take(chunk(config(settings_of(one="first"), number, in_force=True), append_ms=at_ms))
