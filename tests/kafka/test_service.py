@@ -16,7 +16,7 @@ from streamserve.core.effects import Effect, EmitSnapshot, Settle
 from streamserve.core.events import Assigned, Drain, Event, Produced, RequestsFetched, Revoked
 from streamserve.core.messages import I64, AnyArray, Outputs, Requests
 from streamserve.core.records import StateRecord
-from streamserve.errors import StreamserveError, TopicsDiffer
+from streamserve.errors import BrokerError, StreamserveError, TopicsDiffer
 from streamserve.kafka import service as service_module
 from streamserve.kafka.clock import SURE_MS, BrokerClock
 from streamserve.kafka.intake import requests_event
@@ -512,6 +512,31 @@ async def test_who_may_not_act_is_not_ready_and_says_why() -> None:
         await until(lambda: not service.not_ready())
         group.vanish()
         await until(lambda: any("not been heard from" in words for words in service.not_ready()))
+
+
+class MuteReader(MemoryGroupReader):
+    """Its group gives it partitions and answers no commit."""
+
+    mute = True
+
+    async def commit(self, offsets: Mapping[At, Committed]) -> bool:
+        if self.mute:
+            raise BrokerError("no answer")
+        return await super().commit(offsets)
+
+
+async def test_an_assignment_is_no_word_of_the_group_only_a_commit_is() -> None:
+    """It may have lain in a socket while the process stood still, and the partitions be another's by now."""
+    log = MemoryLog(dict.fromkeys(ALL, 1))
+    service, _, group = service_on(log, CopyStage(), reader=MuteReader)
+    put(log, 0, b"x")
+    async with running(service):
+        await until(lambda: bool(service.loop.ledgers))
+        assert not service.ownership.holds_lease()
+        assert not written(log)
+        assert isinstance(group, MuteReader)
+        group.mute = False
+        await until(lambda: written(log) == [b"x"])
 
 
 class StuckReader(MemoryGroupReader):
