@@ -12,7 +12,7 @@ import pytest
 from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import Foreign, Seen, foreign_client, oip
 from tests.acceptance.running import COMMAND, TIMEOUT_S, project, serving
-from tests.acceptance.test_deploy import UNSURE_MS, Traffic, asked
+from tests.acceptance.test_deploy import Traffic, asked
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -119,8 +119,8 @@ def test_they_change_under_load_and_each_request_has_one_version(
         assert set(up.restarts().values()) == {0}
         assert {(one.outcome, one.reason) for one in answers.values()} == {("ok", "all_answered")}
         assert all(len(records) == 1 for records in client.predictions.values())
-        check_versions([answers[tag] for tag in traffic.tags if tag % 2], said["in_force_ms"], keyed)
-        check_versions([answers[tag] for tag in traffic.tags if tag % 2 == 0], said["in_force_ms"], cascade)
+        check_versions(client, [answers[tag] for tag in traffic.tags if tag % 2], said["in_force_ms"], keyed)
+        check_versions(client, [answers[tag] for tag in traffic.tags if tag % 2 == 0], said["in_force_ms"], cascade)
         check_learnt(client)
         up.stop()
 
@@ -151,17 +151,17 @@ def cascade(record: Seen) -> tuple[str, ...]:
     return (record.parameters["chosen"], record.parameters["second_opinion"])
 
 
-def check_versions(records: list[Seen], in_force_ms: int, models_of: Callable[[Seen], tuple[str, ...]]) -> None:
+def check_versions(
+    client: Foreign, records: list[Seen], in_force_ms: int, models_of: Callable[[Seen], tuple[str, ...]]
+) -> None:
+    """By when the requests were appended, to the millisecond."""
     wanted = {
         keyed: (("one@1", "two@1"), ("three@1", "two@1")),
         cascade: (("quick@1", "costly@1"), ("other@1", "costly@2")),
     }[models_of]
-    old = [models_of(record) for record in records if record.append_ms < in_force_ms]
-    new = [
-        models_of(record)
-        for record in records
-        if record.append_ms - record.parameters["total_ms"] >= in_force_ms + UNSURE_MS
-    ]
+    came_ms = {f"{one.partition}-{one.offset}": one.append_ms for one in client.read("requests")}
+    old = [models_of(record) for record in records if came_ms[record.ref] < in_force_ms]
+    new = [models_of(record) for record in records if came_ms[record.ref] >= in_force_ms]
     assert min(len(old), len(new)) > 10
     assert (set(old), set(new)) == ({wanted[0]}, {wanted[1]})
 
