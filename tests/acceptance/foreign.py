@@ -84,6 +84,17 @@ class Foreign:
                 "log_level": 0,
             }
         )
+        self._reader = Consumer(  # one for all reads: each new one looks everything up anew
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": "foreign-reader",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,  # so long an end is waited at
+                "fetch.message.max.bytes": 9_000_000,
+                "log_level": 0,
+            }
+        )
         self.partitions = len(
             self.consumer.list_topics(self.topics["requests"], 20).topics[self.topics["requests"]].partitions
         )
@@ -156,25 +167,16 @@ class Foreign:
 
     def read(self, kind: str) -> list[Seen]:
         """A whole topic, from its start to its end as of now."""
-        reader = Consumer(
-            {
-                "bootstrap.servers": self.servers,
-                "group.id": "foreign-reader",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "fetch.message.max.bytes": 9_000_000,
-                "log_level": 0,
-            }
-        )
+        topic, beginning = self.topics[kind], confluent_kafka.OFFSET_BEGINNING  # not 0: dead letters may be removed
+        self._reader.list_topics(topic, 20)  # without it, half a second passes until who leads a new topic is looked up
+        self._reader.assign([TopicPartition(topic, number, beginning) for number in range(self.partitions)])
         try:
-            beginning = confluent_kafka.OFFSET_BEGINNING  # not 0: dead letters may have been removed
-            reader.assign([TopicPartition(self.topics[kind], number, beginning) for number in range(self.partitions)])
             found: list[Seen] = []
             ended: set[int | None] = set()
             until = time.monotonic() + TIMEOUT_S
             while len(ended) < self.partitions:
                 assert time.monotonic() < until, f"{kind} cannot be read to its end"
-                for message in reader.consume(500, 0.1):
+                for message in self._reader.consume(500, 0.02):
                     error = message.error()
                     if error is None:
                         found.append(seen(message))
@@ -182,10 +184,11 @@ class Foreign:
                         ended.add(message.partition())
             return found
         finally:
-            reader.close()
+            self._reader.unassign()
 
     def close(self) -> None:
         self.consumer.close()
+        self._reader.close()
 
 
 def place_of(message: Message) -> tuple[int, int]:

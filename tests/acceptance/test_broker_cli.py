@@ -47,6 +47,7 @@ def topics(bootstrap_servers: str) -> set[str]:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_start_status_stop_and_the_data_is_kept(environment: dict[str, str], tmp_path: Path) -> None:
     before = run(environment, "status")
     assert before.returncode == 1
@@ -77,6 +78,7 @@ def test_start_status_stop_and_the_data_is_kept(environment: dict[str, str], tmp
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_two_names_are_two_brokers(environment: dict[str, str]) -> None:
     try:
         first = run_json(environment, "start", "--name", "a")
@@ -91,6 +93,7 @@ def test_two_names_are_two_brokers(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_two_starts_at_once_are_one_broker_that_is_ready(environment: dict[str, str]) -> None:
     command = [*COMMAND, "start", "--name", "two", "--json"]
     starts = [
@@ -120,6 +123,7 @@ def start_in_foreground(environment: dict[str, str]) -> tuple[subprocess.Popen[s
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_foreground_broker_stops_in_order_on_a_signal(environment: dict[str, str], number: signal.Signals) -> None:
     process, ready = start_in_foreground(environment)
@@ -132,6 +136,7 @@ def test_a_foreground_broker_stops_in_order_on_a_signal(environment: dict[str, s
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_a_killed_foreground_broker_leaves_no_process(environment: dict[str, str]) -> None:
     process, ready = start_in_foreground(environment)
     with process:
@@ -144,6 +149,7 @@ def test_a_killed_foreground_broker_leaves_no_process(environment: dict[str, str
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_a_foreground_broker_whose_kafka_dies_says_so(environment: dict[str, str]) -> None:
     process, ready = start_in_foreground(environment)
     with process:
@@ -155,6 +161,7 @@ def test_a_foreground_broker_whose_kafka_dies_says_so(environment: dict[str, str
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_a_taken_port_is_said_without_a_traceback(environment: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run(environment, "start", "--port", str(taken.getsockname()[1]))

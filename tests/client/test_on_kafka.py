@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from streamserve.testing.broker_fixture import BrokerForTests
 from streamserve.topics import catalogue
 from tests.client.responder import TIMEOUT_S, Responder
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.beside]
 PARTITIONS = 4
 DEADLINE_MS = 10_000
 
@@ -28,6 +29,16 @@ def app(broker: BrokerForTests) -> str:
     name = f"client-{uuid.uuid4().hex[:10]}"
     asyncio.run(admin.create(broker.bootstrap_servers, catalogue(name, PARTITIONS, 1), {}))
     return name
+
+
+@pytest.fixture
+def consumer(broker: BrokerForTests, app: str) -> Iterator[Consumer]:
+    """A foreign one, which knows of the app's topics."""
+    # An end is waited at for so long: else each place is read half a second after the one before.
+    one = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "look", "fetch.wait.max.ms": 10})
+    one.list_topics(timeout=TIMEOUT_S)  # else a topic is looked up half a second after it was assigned
+    yield one
+    one.close()
 
 
 async def test_many_outstanding_requests_each_get_their_own_answer(broker: BrokerForTests, app: str) -> None:
@@ -47,7 +58,7 @@ async def test_many_outstanding_requests_each_get_their_own_answer(broker: Broke
     assert one.missing == {"gone@1": "late"}
 
 
-async def test_sends_that_overlap_know_their_own_refs(broker: BrokerForTests, app: str) -> None:
+async def test_sends_that_overlap_know_their_own_refs(broker: BrokerForTests, app: str, consumer: Consumer) -> None:
     async with Client(broker.bootstrap_servers, app=app) as client:
         sent = []
         for n in range(60):
@@ -56,7 +67,7 @@ async def test_sends_that_overlap_know_their_own_refs(broker: BrokerForTests, ap
         refs = [await each.acknowledged() for each in sent]
     found = {}
     for ref in refs:
-        value, key = read(broker, f"{app}.requests.v1", ref)
+        value, key = read(consumer, f"{app}.requests.v1", ref)
         found[ref] = (json.loads(value)["inputs"][0]["data"], key)
     assert [found[ref] for ref in refs] == [([n], b"k%d" % (n % 5)) for n in range(60)]
 
@@ -71,7 +82,7 @@ async def test_a_second_terminal_record_is_dropped(broker: BrokerForTests, app: 
     assert {p.ref: p.label for p in seen} == {p.ref: p.label for p in predictions}
 
 
-async def test_feedback_lands_beside_its_request(broker: BrokerForTests, app: str) -> None:
+async def test_feedback_lands_beside_its_request(broker: BrokerForTests, app: str, consumer: Consumer) -> None:
     with Responder(broker.bootstrap_servers, app, PARTITIONS):
         async with Client(broker.bootstrap_servers, app=app, deadline_ms=DEADLINE_MS) as client:
             prediction = await client.predict([[1.0, 2.0], [3.0, 4.0]], key="user-1")
@@ -79,14 +90,14 @@ async def test_feedback_lands_beside_its_request(broker: BrokerForTests, app: st
     assert prediction.labels is not None
     assert prediction.labels.tolist() == [3.0, 7.0]
     assert place.split("-")[0] == prediction.ref.split("-")[0]
-    value, key = read(broker, f"{app}.feedback.v1", place)
+    value, key = read(consumer, f"{app}.feedback.v1", place)
     assert (json.loads(value), key) == ({"id": prediction.id, "label": [3, 7]}, b"user-1")
 
 
 async def test_a_time_out_asks_the_broker_who_is_behind(broker: BrokerForTests, app: str) -> None:
     async with Client(broker.bootstrap_servers, app=app, grace_ms=100) as client:
         with pytest.raises(PredictionTimeout) as caught:
-            await client.predict([1.0], deadline_ms=300)
+            await client.predict([1.0], deadline_ms=2_000)
     words = str(caught.value)
     assert f"appended to {app}.requests.v1, partition " in words
     assert f"group {app}.terminal has never read this topic" in words
@@ -119,15 +130,11 @@ async def test_an_app_without_topics(broker: BrokerForTests) -> None:
     consumer.close()
 
 
-def read(broker: BrokerForTests, topic: str, place: str) -> tuple[bytes, bytes | None]:
-    """Value and key of the record at `<partition>-<offset>`, by a foreign client."""
+def read(consumer: Consumer, topic: str, place: str) -> tuple[bytes, bytes | None]:
+    """Value and key of the record at `<partition>-<offset>`."""
     partition, offset = map(int, place.split("-"))
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "look"})
-    try:
-        consumer.assign([TopicPartition(topic, partition, offset)])
-        message = consumer.poll(TIMEOUT_S)
-        assert message is not None
-        assert message.offset() == offset
-        return message.value(), message.key()
-    finally:
-        consumer.close()
+    consumer.assign([TopicPartition(topic, partition, offset)])
+    message = consumer.poll(TIMEOUT_S)
+    assert message is not None
+    assert (message.topic(), message.partition(), message.offset()) == (topic, partition, offset)
+    return message.value(), message.key()

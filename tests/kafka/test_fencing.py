@@ -124,6 +124,7 @@ async def app_on(broker: Any) -> AsyncIterator[App]:
         await app.close()
 
 
+@pytest.mark.beside
 async def test_a_predecessor_is_refused_in_every_topic_and_told_once(broker: Any) -> None:
     async with app_on(broker) as app:
         old, new = await app.owner(), await app.owner()
@@ -141,6 +142,7 @@ async def test_a_predecessor_is_refused_in_every_topic_and_told_once(broker: Any
         assert new.lost == []
 
 
+@pytest.mark.beside
 async def test_the_markers_stand_in_the_log_when_a_take_over_returns(broker: Any) -> None:
     async with app_on(broker) as app:
         owner, raw = await app.owner(), RawFetcher({"bootstrap_servers": app.servers}, committed_only=False)
@@ -205,6 +207,7 @@ async def test_a_look_at_the_log_ends_at_once_where_it_ends_in_a_marker(broker: 
         assert took_s < 0.4  # aiokafka's own reader waits half a second there
 
 
+@pytest.mark.beside
 async def test_what_is_gone_from_the_log_is_not_waited_for(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rawfetch, "_MOST_FRUITLESS", 2)
     async with app_on(broker) as app:
@@ -214,6 +217,7 @@ async def test_what_is_gone_from_the_log_is_not_waited_for(broker: Any, monkeypa
         await reader.stop()
 
 
+@pytest.mark.beside
 async def test_two_processes_swap_a_partition_under_load_and_what_is_seen_behind_the_fence_is_all(broker: Any) -> None:
     async with app_on(broker) as app:
         zealots = [Zealot(await app.owner()) for _ in range(2)]
@@ -239,6 +243,7 @@ async def test_two_processes_swap_a_partition_under_load_and_what_is_seen_behind
         assert sum(zealot.acknowledged for zealot in zealots) == len(found)
 
 
+@pytest.mark.beside
 async def test_what_is_not_known_to_be_written_ends_the_ownership_and_the_shared_producer_goes_on(broker: Any) -> None:
     async with app_on(broker) as app:
         owner = await app.owner()
@@ -257,6 +262,7 @@ async def test_what_is_not_known_to_be_written_ends_the_ownership_and_the_shared
         assert await app.values(number=1) == ["b"]
 
 
+@pytest.mark.beside
 async def test_what_a_gone_ownership_hears_does_not_end_the_present_one(broker: Any) -> None:
     async with app_on(broker) as app:
         owner = await app.owner()
@@ -270,6 +276,7 @@ async def test_what_a_gone_ownership_hears_does_not_end_the_present_one(broker: 
         assert await app.values() == [*written, "b"]
 
 
+@pytest.mark.beside
 async def test_an_id_is_used_again_before_the_broker_forgets_it(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async with app_on(broker) as app:
         owner, other = await app.owner(), await app.owner()
@@ -285,6 +292,7 @@ async def test_an_id_is_used_again_before_the_broker_forgets_it(broker: Any, mon
         assert owner.lost == [(0, True)]
 
 
+@pytest.mark.beside
 def test_a_broker_that_does_not_allow_it_is_asked_by_check_and_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -330,6 +338,7 @@ def deny(prefix: str, servers: str) -> None:
         made.result(WAIT_S)
 
 
+@pytest.mark.beside
 async def test_fences_that_cannot_be_had_are_said_in_words() -> None:
     transactions = Transactions({"bootstrap_servers": "127.0.0.1:1"}, "a")
     with pytest.raises(BrokerError, match="no Kafka broker answers at"):

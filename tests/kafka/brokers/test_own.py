@@ -63,6 +63,7 @@ def test_a_broker_starts_and_stops_fast(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_a_broker_keeps_its_data(tmp_path: Path) -> None:
     folder = tmp_path / "Möwe Daten"
     broker = OwnBroker(BrokerOptions(state_dir=folder))
@@ -79,12 +80,14 @@ def test_a_broker_keeps_its_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_records_of_eight_mebibytes_fit(broker: BrokerForTests) -> None:
     make_topic(broker.bootstrap_servers, "large")
     produce(broker.bootstrap_servers, "large", b"x" * (8 * 1024 * 1024 - 1024))
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_topics_are_not_made_by_accident(broker: BrokerForTests) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.list_topics("misspelt", timeout=10)
@@ -92,6 +95,7 @@ def test_topics_are_not_made_by_accident(broker: BrokerForTests) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_a_killed_node_comes_back_with_its_data(tmp_path: Path) -> None:
     with OwnBroker(BrokerOptions(state_dir=tmp_path)) as broker:
         make_topic(broker.bootstrap_servers, "survives")
@@ -105,6 +109,7 @@ def test_a_killed_node_comes_back_with_its_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_two_brokers_never_share_a_folder_nor_one_changes_size(tmp_path: Path) -> None:
     with OwnBroker(BrokerOptions(state_dir=tmp_path)) as first:
         with pytest.raises(BrokerError, match=rf"already runs in .*{first.bootstrap_servers}"):
@@ -115,6 +120,7 @@ def test_two_brokers_never_share_a_folder_nor_one_changes_size(tmp_path: Path) -
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
@@ -138,6 +144,7 @@ class UnluckyBroker(OwnBroker):
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_a_port_lost_in_a_race_is_replaced(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as taken:
         broker = UnluckyBroker(BrokerOptions(state_dir=tmp_path))
@@ -148,6 +155,7 @@ def test_a_port_lost_in_a_race_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_what_kafka_says_when_it_refuses_to_start_is_quoted(tmp_path: Path) -> None:
     broker = OwnBroker(BrokerOptions(state_dir=tmp_path, extra={"num.io.threads": "many"}))
     with pytest.raises(BrokerError, match=r"(?s)exit code 1; the last lines of .*Invalid value many"):
@@ -157,6 +165,7 @@ def test_what_kafka_says_when_it_refuses_to_start_is_quoted(tmp_path: Path) -> N
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_no_java_process_outlives_a_killed_owner(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
@@ -181,6 +190,7 @@ input()
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_a_detached_broker_is_found_and_stopped_by_others(tmp_path: Path) -> None:
     starter = OwnBroker(BrokerOptions(state_dir=tmp_path))
     starter.start(detached=True)
@@ -195,6 +205,7 @@ def test_a_detached_broker_is_found_and_stopped_by_others(tmp_path: Path) -> Non
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 @pytest.mark.slow
 def test_a_start_without_the_class_archive_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Java that cannot make an archive is remembered as such and still starts a broker."""

@@ -118,6 +118,7 @@ def use_registry(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 @pytest.mark.usefixtures("no_tools")
 def test_a_damaged_jar_is_noticed_and_the_next_try_repairs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jgo")
