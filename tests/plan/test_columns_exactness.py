@@ -257,7 +257,8 @@ def test_the_comparison_runs_on_one_thread() -> None:
         return predict(rows)
 
     fitted.predict = watched
-    agrees(plan, fitted, NUMBERS[:2])
+    with threadpoolctl.threadpool_limits(2):
+        agrees(plan, fitted, NUMBERS[:2])
     assert seen == {1}
 
 

@@ -505,7 +505,10 @@ def test_root_gives_up_what_it_may_to_a_user_of_its_own(isolated: Callable[..., 
         isolated().predict(batch(12))
 
 
-def test_threads_and_weight_are_those_of_the_config(isolated: Callable[..., IsolatedRuntime]) -> None:
+def test_threads_and_weight_are_those_of_the_config(
+    isolated: Callable[..., IsolatedRuntime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # what the environment says holds before the config
     runtime = isolated("environment", Limits(cpu_cores=3, niceness=4))
     assert runtime.predict(batch()).labels[0].tolist() == [3, min(19, os.nice(0) + 4)]
 

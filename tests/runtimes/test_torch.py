@@ -109,6 +109,7 @@ def test_text_is_refused(app: Path) -> None:
 
 def test_threads_are_limited(torch: Any, app: Path) -> None:
     before = torch.get_num_threads()
+    torch.set_num_threads(2)
     try:
         served("app_network:model", output="value").predict(BATCH)
         assert torch.get_num_threads() == 1
