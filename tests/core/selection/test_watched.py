@@ -22,6 +22,7 @@ from streamserve.core.selection.freezing import FreezeRules, Freezing
 from streamserve.core.selection.hedge import Hedge
 from streamserve.core.selection.leader import Leader
 from streamserve.core.selection.linucb import LinUCB
+from streamserve.core.selection.pooling import pooled
 from streamserve.core.selection.registry import POLICIES
 from streamserve.core.selection.stack import Stack
 from streamserve.core.selection.static import Static
@@ -78,6 +79,20 @@ def test_it_changes_no_choice(name: str) -> None:
     assert np.array_equal(with_it.masks, without.masks)
     assert np.array_equal(with_it.probabilities, without.probabilities)
     assert np.array_equal(with_it.weights, without.weights)
+
+
+@pytest.mark.parametrize("policy", [Hedge(), Stack(), Leader(), Thompson()], ids=lambda one: one.name)
+def test_levels_of_a_context_decide_together_as_without_it(policy: Policy) -> None:
+    around, draws = watched(policy), random.Random(11)
+    states, own = [around.initial(MODELS)] * 2, [policy.initial(MODELS)] * 2
+    for offset in range(200):
+        level = int(offset % 10 == 0)  # the lower one sees a tenth
+        outcome = outcome_of({model: float(draws.random() < 0.3) for model in MODELS}, chosen=MODELS, offset=offset)
+        states[level], own[level] = around.learn(states[level], outcome), policy.learn(own[level], outcome)
+    with_it = around.distribution(pooled(around, states, 50.0), MODELS)
+    without = policy.distribution(pooled(policy, own, 50.0), MODELS)
+    assert np.array_equal(with_it.weights, without.weights)
+    assert np.array_equal(with_it.probabilities, without.probabilities)
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 1)] * 3), min_size=1, max_size=60))
