@@ -44,6 +44,8 @@ async def learnt_states(app: str, scanner: Scanner, routes: tuple[Route, ...]) -
         at = At(topic, partition)
         start, end = await scanner.bounds(at)
         async for record in scanner.read(at, start, end):
+            if record.value is None:
+                continue
             try:
                 state = decode_snapshot(record.value, partition=partition, offset=record.offset)
             except ContractError as error:
