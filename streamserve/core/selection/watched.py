@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamserve.core.contexts import is_keyed
 from streamserve.core.losses import apart, label_rows
@@ -25,9 +25,8 @@ STATE_VERSION = 1
 HALF_LIFE_EVENTS = 350.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """One model's judged answers, decayed by outcomes of the state; immutable."""
+class Judged(NamedTuple):
+    """One model's judged answers, decayed by outcomes of the state."""
 
     weight: float = 0.0
     """Sum of their weights: 1 when judged, less with each outcome since."""
@@ -123,13 +122,14 @@ class Watched(Around):
 
     def _judged(self, tally: Tally, losses: Mapping[str, float], outcome: OutcomeRecord) -> Tally:
         decay = decay_of(half_life_of(self.policy))
+        squared = decay * decay
         judged = tuple(
-            Judged(
-                weight=decay * one.weight + (model in losses),
-                squares=decay * decay * one.squares + (model in losses),
-                loss=decay * one.loss + losses.get(model, 0.0),
-            )
-            for model, one in zip(tally.models, tally.judged, strict=True)
+            [
+                Judged(decay * weight + 1.0, squared * squares + 1.0, decay * loss + losses[model])
+                if model in losses
+                else Judged(decay * weight, squared * squares, decay * loss)
+                for model, (weight, squares, loss) in zip(tally.models, tally.judged, strict=True)
+            ]
         )
         full, served, alone = tally.full, tally.served, tally.alone
         # A reward judges those that said what was served: all of them only where they agree, which is no fair sample.
@@ -137,7 +137,7 @@ class Watched(Around):
             cost = answer_loss(self.combine, outcome)
             if cost is not None:
                 full, served = full + 1, served + cost
-                alone = tuple(total + losses[model] for model, total in zip(tally.models, alone, strict=True))
+                alone = tuple([total + losses[model] for model, total in zip(tally.models, alone, strict=True)])
         return Tally(
             models=tally.models,
             judged=judged,
