@@ -176,4 +176,4 @@ def check_learnt(client: Foreign) -> None:
             assert all(losses["two@1"] < losses["three@1"] for losses in states.values())
             return
         time.sleep(0.5)
-    raise AssertionError("the states of the keys do not know the new model")
+    raise AssertionError(f"the states of the keys do not know the new model: {states}")
