@@ -28,7 +28,7 @@ _SPARE_S = 60.0
 
 def main() -> int:
     """The command line."""
-    options = read_options("demo", __doc__, what="requests", rate=220.0, most_rate=5_000.0)
+    options = read_options("demo", __doc__, what="requests", rate=205.0, most_rate=5_000.0)
     return exit_code(lambda console: _demo(console, options))
 
 

@@ -19,7 +19,7 @@ class Trouble:
     broken: str = "kernel"
     """One of the best models, by name."""
     slow: str = "forest"
-    delay_ms: int = 800
+    delay_ms: int = 1_000
     """Far beyond the route's deadline."""
 
     def faults(self, third: int) -> Mapping[str, Fault]:
