@@ -22,6 +22,7 @@ from streamserve.core.records import OutcomeRecord
 from streamserve.errors import BrokerError, ContractError, PlanError
 from streamserve.kafka.codecs.heads import decode_head, encode_head, head_place
 from streamserve.kafka.ports import At, Columns, LogWriter
+from streamserve.kafka.tasks import happens_or
 from streamserve.plan.compile import Plan
 from streamserve.plan.learning import HeadLearner
 from streamserve.plan.packing import keep, stored
@@ -90,9 +91,7 @@ async def learn_head(
             while not stop.is_set():
                 for published in await follower.turn():
                     told(published)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_S):
-                        await stop.wait()
+                await happens_or(stop, _LOOK_S)
         finally:
             await writer.stop()
 

@@ -1,6 +1,8 @@
 """What a request asks for, read from its headers and its place in the log; never from its body.
 
 Worker and aggregator both admit every request and, being pure, reach the same result without talking.
+
+Long since each header's rule stands here once, and one pass over a fetch applies them all.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from streamserve.core.head_order import Publication, newest
 from streamserve.errors import ContractError, PlanError, StoreError
 from streamserve.kafka.codecs.heads import decode_head
 from streamserve.kafka.ports import Chunk
+from streamserve.kafka.tasks import happens_or
 from streamserve.runtimes.base import Runtime
 from streamserve.runtimes.plan import PlanRuntime
 from streamserve.runtimes.sharing import take_head
@@ -51,11 +52,7 @@ class LiveHeads:
     async def follow(self) -> None:
         """For ever: take up what is newer than what serves."""
         while True:
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await happens_or(self._changed, _LOOK_S)
             await self.look()
 
     async def look(self) -> None:

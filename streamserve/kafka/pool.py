@@ -19,6 +19,7 @@ from streamserve.kafka.configs import Configs
 from streamserve.kafka.hosting import form_of_rows, plans_of, with_lanes
 from streamserve.kafka.logs import about
 from streamserve.kafka.runner import Runner
+from streamserve.kafka.tasks import happens_or
 from streamserve.runtimes import load
 from streamserve.runtimes.base import Runtime
 from streamserve.runtimes.sampling import sample_of
@@ -88,11 +89,7 @@ class LivePool:
     async def follow(self) -> None:
         """For ever: host what is to be hosted, and say it; now and then again, or it would be taken for gone."""
         while True:
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await happens_or(self._changed, _LOOK_S)
             await self.look()
 
     async def look(self) -> None:
