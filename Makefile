@@ -17,10 +17,12 @@ help:  ## this list
 
 BASE := broker,sklearn,onnx,learn,plan,insights,dev
 ALL := $(BASE),bench,torch
+UNREACHED := pip could not install what is needed (above). It needs a package registry, once: a mirror is named by \
+	PIP_INDEX_URL, a proxy by HTTPS_PROXY; then repeat the command.
 # The sources are compiled as pip does for a wheel: each process starts half a second sooner.
 define install
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e '.[$(1)]'
+	$(PIP) install -c constraints.txt -e '.[$(1)]' || { echo "$(UNREACHED)" >&2; exit 1; }
 	$(BIN)/python -m compileall -q streamserve workers
 endef
 

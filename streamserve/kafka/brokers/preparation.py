@@ -59,7 +59,7 @@ def prepare(say: Callable[[str], None] = _silent) -> Prepared:
     """Make what is missing and return it; milliseconds when nothing is. Needs a registry only for missing jars.
 
     `say` gets a line for people before each long step. Two processes do not prepare at once: the second waits.
-    Raises `BrokerError` when Java is missing or the jars cannot be fetched.
+    Raises `BrokerError` when Java is missing, the jars cannot be fetched or the cache folder cannot be written.
     """
     java = find_java()
     folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
@@ -68,21 +68,24 @@ def prepare(say: Callable[[str], None] = _silent) -> Prepared:
             f"the cache folder {folder} has '{os.pathsep}' in its path, which Java reads as two; set STREAMSERVE_CACHE"
         )
         raise BrokerError(message)
-    with _locked(folder, say):
-        jars = ensure_jars(folder / "jars", say)
-        template = _ensure_template(folder / "template", java, jars)
-        archive = _ensure_archive(folder / "archives", java, jars, template, say)
+    try:
+        with _locked(folder, say):
+            jars = ensure_jars(folder / "jars", say)
+            template = _ensure_template(folder / "template", java, jars)
+            archive = _ensure_archive(folder / "archives", java, jars, template, say)
+    except OSError as failure:
+        message = (
+            f"cannot write the cache folder {folder} ({failure.strerror or failure}); a start needs some 200 MB there "
+            "once: free them, or set STREAMSERVE_CACHE to another"
+        )
+        raise BrokerError(message) from failure
     return Prepared(java=java, jars=jars, template=template, archive=archive)
 
 
 @contextmanager
 def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as failure:
-        message = f"cannot write the cache folder {folder} ({failure.strerror}); set STREAMSERVE_CACHE to another"
-        raise BrokerError(message) from failure
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from streamserve.errors import BrokerError
 from streamserve.kafka.brokers import BrokerOptions, OwnBroker, guard, prepare, read_status, stop_recorded
 from streamserve.kafka.brokers.options import NodePlace
+from streamserve.kafka.brokers.own import refuse_full_disk
 from streamserve.kafka.brokers.ports import HOST
 from streamserve.kafka.brokers.process import start_mark
 
@@ -128,6 +129,20 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
             OwnBroker(BrokerOptions(state_dir=tmp_path, port=port)).start()
     with OwnBroker(BrokerOptions(state_dir=tmp_path, port=port)) as broker:
         assert broker.bootstrap_servers == f"127.0.0.1:{port}"
+
+
+@pytest.mark.broker
+@pytest.mark.beside
+def test_a_state_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    with pytest.raises(BrokerError, match=r"cannot write .*/file/broker \(Not a directory\).*STREAMSERVE_STATE"):
+        OwnBroker(BrokerOptions(state_dir=tmp_path / "file" / "broker")).start()
+
+
+def test_a_full_disk_is_told_before_kafka_waits_on_it(tmp_path: Path) -> None:
+    with pytest.raises(BrokerError, match=rf"only 31\.5 MiB are free .*{tmp_path}.* needs 32 "):
+        refuse_full_disk(tmp_path, 63 << 19)
+    refuse_full_disk(tmp_path, 32 << 20)
 
 
 class UnluckyBroker(OwnBroker):

