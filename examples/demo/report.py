@@ -27,6 +27,8 @@ def show(console: Console, score: Score, run: Recording) -> None:
     console.print()
     console.print(_facts(score))
     console.print(_thirds(score))
+    if any(_is_late(member) for third in score.thirds for member in third.members.values()):
+        console.print("late for: of the requests that were not decided without it\n", style="dim")
     console.print(_weights(run))
     console.print(_checks(score))
 
@@ -97,7 +99,7 @@ def _thirds(score: Score) -> Table:
     for third in score.thirds:
         table.add_column(f"{third.name} third", justify="right")
     for model in score.thirds[0].members:
-        table.add_row(name_of(model), *(_member(third.members[model], third.requests) for third in score.thirds))
+        table.add_row(name_of(model), *(_member(third.members[model]) for third in score.thirds))
     table.add_section()
     table.add_row("the system", *(_percent(third.error) for third in score.thirds), style="bold")
     table.add_row("p50 / p99", *(shown(third.latency) for third in score.thirds))
@@ -106,9 +108,14 @@ def _thirds(score: Score) -> Table:
     return table
 
 
-def _member(member: Member, requests: int) -> str:
-    late = member.missing / requests if requests else 0.0
-    return f"({late:.0%} not in time)  {_percent(member.error)}" if late >= 0.005 else _percent(member.error)
+def _member(member: Member) -> str:
+    if not _is_late(member):
+        return _percent(member.error)
+    return f"(late for {member.missing / member.awaited:.0%})  {_percent(member.error)}"
+
+
+def _is_late(member: Member) -> bool:
+    return member.missing > 0 and member.missing >= 0.005 * member.awaited
 
 
 def _percent(share: float | None) -> str:

@@ -46,8 +46,10 @@ class Member:
     """Share of its answers that were wrong, of those that a label met; None: none did."""
     answers: int
     """How many a label met."""
+    awaited: int
+    """Predictions that were not decided without it."""
     missing: int
-    """Predictions that had to do without it."""
+    """Those of them that had to do without it."""
     why_missing: dict[str, int]
 
 
@@ -208,6 +210,7 @@ def _member(run: Recording, model: str, refs: Sequence[Ref], answered: dict[Ref,
     return Member(
         error=sum(losses) / len(losses) if losses else None,
         answers=len(losses),
+        awaited=why.total() + sum(model not in record.missing for record in answered.values()),
         missing=why.total(),
         why_missing=dict(why.most_common()),
     )

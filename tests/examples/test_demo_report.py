@@ -12,9 +12,9 @@ from rich.console import Console
 
 from examples.demo import plot, report
 from examples.demo.progress import Progress
-from examples.demo.record import Recording, Weights
+from examples.demo.record import Recording, Request, Terminal, Weights
 from examples.demo.score import score
-from tests.examples.made_up import MODELS, SECONDS, START_MS, run_of
+from tests.examples.made_up import MODELS, SECONDS, START_MS, run_of, terminal
 
 
 def with_weights(run: Recording) -> Recording:
@@ -44,6 +44,18 @@ def test_the_report_says_what_a_reader_wants_to_know() -> None:
     line = next(line for line in text.splitlines() if line.startswith("good ") and "│" in line)
     first, broken, last = line.removeprefix("good ").split("│")[:3]
     assert (first.count("█"), broken.count("█"), last.count("█")) == (20, 0, 20)
+
+
+def test_a_model_that_is_always_late_is_told_so_however_many_were_decided_without_it() -> None:
+    def answer(number: int, request: Request, at_ms: int) -> list[Terminal]:
+        why = "late" if number % 10 == 0 else "not_awaited"
+        return [terminal(at_ms, request.truth, missing={"slow@1": why} if request.third == 1 else {})]
+
+    text = printed(with_weights(run_of(answer)))
+    (slow,) = (line for line in text.splitlines() if line.startswith("  slow ") and "late" in line)
+    assert slow.split() == ["slow", "-", "(late", "for", "100%)", "-", "-"]
+    assert "late for: of the requests that were not decided without it" in text
+    assert "late for" not in printed(with_weights(run_of()))
 
 
 def test_the_report_of_an_empty_run_is_not_an_error() -> None:

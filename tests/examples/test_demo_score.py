@@ -129,4 +129,7 @@ def test_members_by_third() -> None:
     assert (first.members["good@1"].error, broken.members["good@1"].error) == (0.0, 1.0)
     assert broken.members["slow@1"].error is None
     assert broken.members["slow@1"].why_missing == {"late": 500, "shed": 500}
-    assert broken.members["poor@1"].missing == 0
+    assert (broken.members["slow@1"].missing, broken.members["slow@1"].awaited) == (1_000, 1_000)
+    assert (broken.members["poor@1"].missing, broken.members["poor@1"].awaited) == (0, 0)
+    assert (broken.members["fair@1"].missing, broken.members["fair@1"].awaited) == (0, 1_000)
+    assert first.members["slow@1"].awaited == 1_000
