@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -13,9 +14,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
+from examples.demo import report
+from examples.demo.score import score
 from streamserve.settings import load_settings
 from tests.acceptance.running import ROOT, STOP_S, TIMEOUT_S
+from tests.examples.made_up import run_of
 
 README = (ROOT / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
@@ -33,10 +38,27 @@ def the_block(kind: str, words: str) -> str:
 
 
 def test_every_block_is_of_a_kind_that_is_checked_here() -> None:
-    assert {language for language, _ in BLOCKS} == {"sh", "python", "toml"}
+    assert {language for language, _ in BLOCKS} == {"sh", "python", "toml", "text"}
     assert len(blocks("sh")) == 3
     assert len(blocks("python")) == 3
     assert len(blocks("toml")) == 2
+    assert len(blocks("text")) == 1
+
+
+def test_the_report_that_is_shown_is_of_the_form_that_the_demo_prints() -> None:
+    _, *shown = the_block("text", "exactly one").split("...\n")
+    console = Console(width=130, record=True, file=io.StringIO())
+    made_up = run_of()
+    report.show(console, score(made_up), made_up)
+    printed = labels(console.export_text())
+    models = re.findall(r"^\[models\.(\w+)\]", (ROOT / "examples" / "demo.toml").read_text("utf-8"), re.MULTILINE)
+    assert labels("".join(shown)) - printed <= {*models, "cnn"}
+    assert shown[-1].count("PASS") == len(score(made_up).checks)
+
+
+def labels(text: str) -> set[str]:
+    """What each line of a report begins with."""
+    return {re.split(r"\s{2,}", line.strip())[0] for line in text.splitlines() if line.strip(" ─")}
 
 
 def test_every_make_target_that_is_named_exists() -> None:
