@@ -136,6 +136,7 @@ def make_topics(servers: str) -> LocalService:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 def test_the_topics_service_s_exact_command_makes_the_topics(broker: BrokerForTests) -> None:
     service = make_topics(broker.bootstrap_servers)
     check = [*service.command[:-2], "check", service.command[-1]]
@@ -158,6 +159,7 @@ def running_service(name: str, servers: str, log: Path) -> Iterator[subprocess.P
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 @pytest.mark.slow
 def test_the_services_exact_commands_serve_together_and_stop_in_order(broker: BrokerForTests, tmp_path: Path) -> None:
     make_topics(broker.bootstrap_servers)

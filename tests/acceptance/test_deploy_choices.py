@@ -12,9 +12,9 @@ import pytest
 from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import Foreign, Seen, foreign_client, oip
 from tests.acceptance.running import COMMAND, TIMEOUT_S, project, serving
-from tests.acceptance.test_deploy import Traffic, asked
+from tests.acceptance.test_deploy import Traffic, appended_ms, asked
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.beside, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MODEL = """
 import numpy as np
@@ -159,7 +159,7 @@ def check_versions(
         keyed: (("one@1", "two@1"), ("three@1", "two@1")),
         cascade: (("quick@1", "costly@1"), ("other@1", "costly@2")),
     }[models_of]
-    came_ms = {f"{one.partition}-{one.offset}": one.append_ms for one in client.read("requests")}
+    came_ms = appended_ms(client)
     old = [models_of(record) for record in records if came_ms[record.ref] < in_force_ms]
     new = [models_of(record) for record in records if came_ms[record.ref] >= in_force_ms]
     assert min(len(old), len(new)) > 10

@@ -15,7 +15,7 @@ from tests.acceptance.foreign import Foreign, foreign_client, oip
 from tests.acceptance.running import COMMAND, TIMEOUT_S, project, serving
 from tests.acceptance.test_deploy import MODEL, Traffic
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.beside, pytest.mark.slow, pytest.mark.timeout(600)]
 
 CONFIG = """
 [app]

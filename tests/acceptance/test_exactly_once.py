@@ -20,7 +20,7 @@ from tests.acceptance.foreign import Foreign, Seen, foreign_client, oip
 from tests.acceptance.running import TIMEOUT_S, Up, project, serving
 from tests.acceptance.test_kill import MODEL
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.beside, pytest.mark.slow, pytest.mark.timeout(240)]
 
 RATE_PER_S = 200
 SESSION_S = 2.0

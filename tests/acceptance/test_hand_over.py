@@ -14,7 +14,7 @@ from streamserve.testing.broker_fixture import BrokerForTests
 from tests.acceptance.foreign import foreign_client, oip
 from tests.acceptance.running import TIMEOUT_S, Up, metric, project, serving
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.beside, pytest.mark.slow, pytest.mark.timeout(300)]
 
 MODEL = """
 import numpy as np

@@ -23,6 +23,7 @@ from tests.plan.texts import VECTORISERS, fitted
 
 pytestmark = [
     pytest.mark.broker,
+    pytest.mark.beside,
     pytest.mark.slow,
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("ignore"),

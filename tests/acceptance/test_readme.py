@@ -136,6 +136,7 @@ def started(command: str, project: Path, folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_model_of_ones_own_is_served_as_the_readme_says(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.beside, pytest.mark.timeout(180)]
 
 TIMEOUT_S = 90.0
 STOP_S = 10.0

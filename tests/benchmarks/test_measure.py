@@ -15,7 +15,7 @@ from benchmarks.machine import choose_cores
 from benchmarks.measure import Bench, MeasurementFailed, measure_drain, measure_live
 from benchmarks.peers.catalogue import PEERS, Peer, Place, Plan
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.beside]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _SECONDS = 0.02

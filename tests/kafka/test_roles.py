@@ -112,6 +112,7 @@ async def read(reader: KafkaReader, n: int, tasks: list[asyncio.Task[None]]) -> 
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 @pytest.mark.parametrize("settings", ["fused"], indirect=True)
 async def test_a_fused_worker_answers_each_request_once(settings: Settings, tmp_path: Path) -> None:
     await make_topics(settings)
@@ -126,6 +127,7 @@ async def test_a_fused_worker_answers_each_request_once(settings: Settings, tmp_
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 @pytest.mark.parametrize("settings", ["split"], indirect=True)
 async def test_pools_aggregator_and_learner_work_together(settings: Settings, tmp_path: Path) -> None:
     await make_topics(settings)
@@ -158,6 +160,7 @@ async def _all(*roles: Coroutine[Any, Any, None]) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 @pytest.mark.parametrize("settings", ["fused"], indirect=True)
 async def test_a_role_refuses_to_start_without_its_topics(settings: Settings) -> None:
     with pytest.raises(TopicsDiffer, match="streamserve topics create"):
@@ -165,6 +168,7 @@ async def test_a_role_refuses_to_start_without_its_topics(settings: Settings) ->
 
 
 @pytest.mark.broker
+@pytest.mark.beside
 @pytest.mark.parametrize("settings", ["fused"], indirect=True)
 async def test_an_aggregator_of_a_fused_app_is_refused(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="this app is fused"):
