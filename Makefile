@@ -51,18 +51,18 @@ demo: setup  ## real images through a real Kafka: models break, the system learn
 demo-sentiment: setup  ## real texts of four domains through a real Kafka: learnt states by context (SENTIMENT_SECONDS=90)
 	$(BIN)/python -m examples.sentiment --seconds $${SENTIMENT_SECONDS:-90}
 
-# Three processes share the cores: threads of linear algebra and OpenMP beside them would wait for each other, busily.
-BESIDE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+# Several processes share the cores: threads of linear algebra and OpenMP beside them would wait for each other, busily.
+BESIDE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
 
 test: $(VENV)/.all setup  ## every test, with a real broker and torch
-	$(BESIDE) -m '(not broker or beside) and not long' --durations=20
+	$(BESIDE) -n 3 -m '(not broker or beside) and not long' --durations=20
 	$(BIN)/python -m pytest -m 'broker and not beside and not long' --durations=20
 
 test-long: $(VENV)/.base  ## what takes hours at worst: every planted fault hunted from seed 0
 	$(BIN)/python -m pytest -m long
 
 test-fast: $(VENV)/.base  ## the tests that need neither broker nor torch
-	$(BESIDE) -m 'not broker and not torch and not slow and not long' --hypothesis-profile=fast
+	$(BESIDE) -n 3 -m 'not broker and not torch and not slow and not long' --hypothesis-profile=fast
 
 check: $(VENV)/.base  ## format, lint, types, import contracts, generated files
 	$(BIN)/ruff format --check .
