@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-import tempfile
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.console import Console
 from examples.common.app import AppFailedError, running
 from examples.common.command import PROJECT, exit_code, read_options
 from examples.common.kafka import AppEndedError
+from examples.common.kept import STATE_VARIABLE, emptied, tell
 from examples.sentiment import report
 from examples.sentiment.load import GRACE_S, Load, Planned
 from examples.sentiment.record import CONTEXTS, Recording
@@ -39,8 +40,10 @@ def _demo(console: Console, options: argparse.Namespace) -> int:
     settings = load_settings(CONFIG)
     models = tuple(settings.model_id(model) for model in settings.routes[CONTEXTS].models)
     run = Recording(seconds=options.seconds, models=models)
-    with tempfile.TemporaryDirectory(prefix="streamserve-sentiment-", ignore_cleanup_errors=True) as state:
-        _run(console, options, run, Path(state))
+    state = emptied(results, settings.app.name)
+    began = _iso(time.time())
+    _run(console, options, run, state)
+    ended = _iso(time.time() + 1)
     judged = score(run)
     report.show(console, judged, run)
     files = [results / "sentiment.json"]
@@ -51,7 +54,24 @@ def _demo(console: Console, options: argparse.Namespace) -> int:
         files.append(results / "sentiment.png")
         report.write_png(files[1], judged, run)
     console.print("written: " + ", ".join(map(str, files)), highlight=False, soft_wrap=True)
+    tell(console, state, settings.app.name, questions(str(CONFIG.relative_to(PROJECT)), began, ended))
     return 0 if judged.passed else 1
+
+
+def questions(config: str, began: str, ended: str) -> list[str]:
+    """What the topics of a run can be asked; times are ISO 8601."""
+    route = f"{config} --route {CONTEXTS}"
+    return [
+        f"streamserve bandit states {config}",
+        f"streamserve bandit evaluate {route} --policy hedge --from {began} --to {ended}",
+        f"streamserve bandit evaluate {route} --policy films",
+        f"streamserve replay {route} --model all --disagreements results/other.jsonl --plot results/replay.png",
+        f"streamserve outcomes export {route} --format parquet --out results/outcomes.parquet",
+    ]
+
+
+def _iso(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _run(console: Console, options: argparse.Namespace, run: Recording, state: Path) -> None:
@@ -68,8 +88,8 @@ def _run(console: Console, options: argparse.Namespace, run: Recording, state: P
     with running(
         CONFIG,
         log=options.results / "up.log",
-        # A Kafka of its own, in a folder that is removed afterwards: every run begins with nothing learnt.
-        environment={"STREAMSERVE_STATE": str(state)},
+        # A Kafka of its own, in a folder that was emptied: every run begins with nothing learnt.
+        environment={STATE_VARIABLE: str(state)},
         folder=PROJECT,
         most_s=options.seconds + GRACE_S + _SPARE_S,
     ) as app:

@@ -11,7 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from streamserve.assembly import app_rules, make_policy
+from streamserve.cli.bandit_plot import write_plot
 from streamserve.cli.outcomes import read_outcomes
+from streamserve.cli.pictures import Plot, check_plot
 from streamserve.cli.states import states
 from streamserve.cli.targeting import AsJson, From, Servers, To, route_of, run
 from streamserve.client import UnusableInput
@@ -20,6 +22,7 @@ from streamserve.client.targets import target_of_config
 from streamserve.core.evaluation.estimates import LEAST_EFFECTIVE, Estimate, Evaluation, direct
 from streamserve.core.evaluation.estimates import evaluate as estimate
 from streamserve.core.evaluation.replay import Evidence, gather
+from streamserve.core.messages import F64
 from streamserve.core.routes import Route
 from streamserve.core.selection import Policy
 from streamserve.core.selection.static import Static
@@ -36,11 +39,15 @@ def evaluate(
     config: Annotated[Path, typer.Argument(help="The app's config.")],
     *,
     policy: Annotated[
-        str, typer.Option("--policy", help="A policy's name, its table as JSON, or a model that would answer alone.")
+        list[str],
+        typer.Option(
+            "--policy", help="A policy's name, its table as JSON, or a model that would answer alone; also several."
+        ),
     ],
     route: Annotated[str | None, typer.Option("--route", help="Where the app has several.")] = None,
     begin: From = None,
     end: To = None,
+    plot: Plot = None,
     bootstrap_servers: Servers = None,
     as_json: AsJson = False,
 ) -> None:
@@ -48,23 +55,37 @@ def evaluate(
 
     Exact replay over the outcomes that tell every model's loss, for any policy; estimates with intervals (IPS, SNIPS,
     doubly robust, 95 %) over those of requests for which one model was drawn, for policies that ask one model each.
+    `served, the same` is what was really served on the outcomes that are replayed: compare with that.
     States are played by context, keyed ones by partition and forgotten as in the app, and published every 100 outcomes.
     Not played: `max_state_age_ms`, models switched off, members that would have been late. A reward is 1 minus the
     loss. Exit code 1: the log says too little (fewer than 30 effective outcomes).
     """
-    asked = route_of(app_rules(load_settings(config)), route)
-    asked = replace(asked, policy=_policy(policy, asked))
+    check_plot(plot)
+    its = route_of(app_rules(load_settings(config)), route)
+    asked = [_with_policy(its, one) for one in policy]
+    target = target_of_config(config, bootstrap_servers)
+    found = run(read_outcomes(target, span_of(begin, end, int(time.time() * 1000))))
+    reports = [
+        {"route": its.name, "policy": words, **report_of(gather(found, one))}
+        for words, one in zip(policy, asked, strict=True)
+    ]
+    for report in reports:
+        heading = "" if len(reports) == 1 else f"{report['policy']}\n"
+        typer.echo(json.dumps(report) if as_json else heading + _words(report))
+    if plot is not None:
+        write_plot(plot, reports)
+    if not all(report["estimates"] for report in reports):
+        raise typer.Exit(1)
+
+
+def _with_policy(route: Route, words: str) -> Route:
+    """The route as if that were its policy. Raises UnusableInput where it cannot be."""
+    asked = replace(route, policy=_policy(words, route))
     try:
         asked.policy.distribution(asked.policy.initial(asked.models), asked.models)
     except ConfigError as error:
-        raise UnusableInput(f"--policy {policy}: {error}") from None
-    target = target_of_config(config, bootstrap_servers)
-    found = run(read_outcomes(target, span_of(begin, end, int(time.time() * 1000))))
-    evidence = gather(found, asked)
-    report = report_of(evidence)
-    typer.echo(json.dumps({"route": asked.name, "policy": policy, **report}) if as_json else _words(report))
-    if not report["estimates"]:
-        raise typer.Exit(1)
+        raise UnusableInput(f"--policy {words}: {error}") from None
+    return asked
 
 
 def report_of(evidence: Evidence) -> dict[str, Any]:
@@ -83,10 +104,14 @@ def report_of(evidence: Evidence) -> dict[str, Any]:
         estimates += [_row(one, drawn.n) for one in drawn.estimates]
         if drawn.refused:
             refused.append(drawn.refused)
+    elif evidence.drawn and not estimates:
+        refused.append(f"{evidence.drawn} outcomes are of one drawn model each, and this policy asks several a request")
     if not estimates and not refused:
         refused.append("no outcome of this route tells anything: none holds every model's loss or a drawn choice")
     return {
-        "served": _row(direct(evidence.served), len(evidence.served)) if len(evidence.served) else None,
+        "served": _row_of("served", evidence.served),
+        "served_there": _row_of("served, the same", evidence.served_there),
+        "as_votes": evidence.as_votes,
         "estimates": estimates,
         "effective": None if drawn is None else drawn.effective,
         "largest_weight": None if drawn is None else drawn.largest_weight,
@@ -96,16 +121,20 @@ def report_of(evidence: Evidence) -> dict[str, Any]:
     }
 
 
+def _row_of(name: str, rewards: F64) -> dict[str, Any] | None:
+    return {**_row(direct(rewards), len(rewards)), "name": name} if len(rewards) else None
+
+
 def _row(one: Estimate, n: int) -> dict[str, Any]:
     return {**asdict(one), "n": n}
 
 
 def _words(report: dict[str, Any]) -> str:
-    lines = [f"{'':8}  {'reward':>8}  {'95 % interval':>18}  {'outcomes':>9}"]
-    rows = [{**report["served"], "name": "served"}] if report["served"] else []
+    lines = [f"{'':16}  {'reward':>8}  {'95 % interval':>18}  {'outcomes':>9}"]
+    rows = [report[key] for key in ("served", "served_there") if report[key]]
     for one in (*rows, *report["estimates"]):
         interval = f"{one['low']:.4f} to {one['high']:.4f}"
-        lines.append(f"{one['name']:8}  {one['value']:8.4f}  {interval:>18}  {one['n']:9}")
+        lines.append(f"{one['name']:16}  {one['value']:8.4f}  {interval:>18}  {one['n']:9}")
     if report["effective"] is not None:
         lines.append(
             f"effective outcomes {report['effective']:.1f}, largest weight {report['largest_weight']:.3g}, "
@@ -113,6 +142,8 @@ def _words(report: dict[str, Any]) -> str:
         )
     if report["passed_over"]:
         lines.append(f"{report['passed_over']} outcomes tell neither every model's loss nor a draw")
+    if report["as_votes"]:
+        lines.append(f"{report['as_votes']} outcomes tell no probabilities: replayed as votes")
     return "\n".join([*lines, *report["refused"]])
 
 

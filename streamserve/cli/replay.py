@@ -14,7 +14,8 @@ import typer
 
 from streamserve.assembly import app_rules, model_spec, most_rows
 from streamserve.cli.numbers import finite
-from streamserve.cli.replay_plot import check_plot, write_plot
+from streamserve.cli.pictures import Plot, check_plot
+from streamserve.cli.replay_plot import write_plot
 from streamserve.cli.replay_report import in_words, listed_line, report_of
 from streamserve.cli.targeting import AsJson, From, Servers, To, route_of, run
 from streamserve.client import UnusableInput
@@ -68,9 +69,7 @@ def replay(
         Path | None,
         typer.Option("--disagreements", help="A file: a JSON line for each request answered otherwise, or refused."),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="A picture of the report: .png, .svg or .pdf. Needs matplotlib.")
-    ] = None,
+    plot: Plot = None,
     bootstrap_servers: Servers = None,
     as_json: AsJson = False,
 ) -> None:
@@ -86,8 +85,7 @@ def replay(
     asked = _route(settings, rules, route, section_name)
     distance = _tolerance(tolerance, asked)
     span = span_of(begin, end, int(time.time() * 1000))
-    if plot is not None:
-        check_plot(plot)
+    check_plot(plot)
     target = target_of_config(config, bootstrap_servers)
     spec = model_spec(section_name, section)
     question = Question(rules=rules, route=asked, span=span, tolerance=distance)

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
-from streamserve.client import UnusableInput
+from streamserve.cli.pictures import figure_of, save, short
 from streamserve.client.candidate import CallTimes
 
 #: Okabe and Ito's colours: told apart by people who see colours differently, too.
 _THEIRS, _MINE, _BETTER, _WORSE = "#999999", "#0072B2", "#009E73", "#D55E00"
-_SUFFIXES = (".png", ".svg", ".pdf")
-_MOST_NAME = 24
-
-
-def check_plot(file: Path) -> None:
-    """Raises UnusableInput where no picture could be written there: before the work, not after it."""
-    if file.suffix.lower() not in _SUFFIXES:
-        raise UnusableInput(f"--plot {file}: expected a name ending in {', '.join(_SUFFIXES)}")
-    if not file.absolute().parent.is_dir():
-        raise UnusableInput(f"--plot {file}: there is no folder {file.parent}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UnusableInput("--plot needs matplotlib: pip install matplotlib; --json has the same figures")
 
 
 def write_plot(file: Path, report: dict[str, Any], times: CallTimes) -> None:
     """Draw agreement, accuracy beside each other's, who is right, and the times of the calls. Needs matplotlib."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (may be missing, and slow)
-    from matplotlib.figure import Figure  # noqa: PLC0415  (as above)
-
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    FigureCanvasAgg(figure)
-    (agreement, accuracy), (judged, calls) = figure.subplots(2, 2)
+    figure, ((agreement, accuracy), (judged, calls)) = figure_of((11, 7), 2, 2)
     whole = "" if report["complete"] else " (NOT WHOLE)"
     figure.suptitle(f"{report['model']} on {report['requests']:,} requests of route {report['route']}{whole}")
-    names = [_short(one["name"]) for one in report["versus"]]
+    names = [short(one["name"]) for one in report["versus"]]
     places = range(len(names))
     _draw_agreement(agreement, report["versus"], places)
     _draw_accuracy(accuracy, report["versus"], places)
@@ -44,16 +26,7 @@ def write_plot(file: Path, report: dict[str, Any], times: CallTimes) -> None:
         axes.set_yticks(list(places), names)
         axes.set_ylim(len(names) - 0.4, -0.6)
     _draw_calls(calls, report["calls"], times)
-    for axes in (agreement, accuracy, judged, calls):
-        axes.spines[["top", "right"]].set_visible(False)
-    try:
-        figure.savefig(file, dpi=110)
-    except OSError as error:
-        raise UnusableInput(f"--plot {file}: cannot be written: {error.strerror}") from None
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _MOST_NAME else f"{name[: _MOST_NAME - 1]}…"
+    save(figure, file)
 
 
 def _draw_agreement(axes: Any, versus: list[dict[str, Any]], places: range) -> None:
@@ -96,7 +69,7 @@ def _draw_judged(axes: Any, versus: list[dict[str, Any]], places: range) -> None
 
 
 def _draw_calls(axes: Any, calls: dict[str, Any], times: CallTimes) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415  (as above)
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415  (may be missing, and slow)
 
     axes.set_title(f"{calls['batches']:,} model calls by their time, ms", fontsize=10)
     bins = list(times.batch.bins())

@@ -31,6 +31,7 @@ def logged(n: int) -> list[OutcomeRecord]:
     for offset in range(n):
         made = outcome_of({MODELS[0]: 1.0, MODELS[1]: 0.0}, chosen=MODELS, offset=offset)
         decision = replace(made.decision, members={MODELS[0]: [3], MODELS[1]: [7]}, label=[3], route="digits")
+        decision = replace(decision, probabilities={}, classes=())  # as of a policy that does not read them
         found.append(
             replace(made, route="digits", decision=decision, has_label=True, label=7, partition=0, feedback=(0, offset))
         )
@@ -59,11 +60,27 @@ def test_a_policy_is_replayed(config: str, monkeypatch: pytest.MonkeyPatch) -> N
         report = json.loads(output)
         assert code == 0
         assert [(one["name"], one["value"], one["n"]) for one in report["estimates"]] == [("replay", earned, 200)]
-        assert report["served"]["value"] == 0.0
+        assert (report["served"]["name"], report["served"]["value"]) == ("served", 0.0)
     code, output = told("bandit", "evaluate", config, "--policy", "hedge")
     assert code == 0
     assert "replay" in output
     assert "95 % interval" in output
+
+
+def test_policies_are_told_beside_each_other(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answered(monkeypatch, logged(200))
+    picture = tmp_path / "policies.png"
+    asked = ["--policy", "forest", "--policy", "linear"]
+    code, output = told("bandit", "evaluate", config, *asked, "--json", "--plot", str(picture))
+    reports = [json.loads(line) for line in output.splitlines()]
+    assert code == 0
+    assert [(one["policy"], one["estimates"][0]["value"]) for one in reports] == [("forest", 1.0), ("linear", 0.0)]
+    assert all(one["served_there"]["n"] == one["estimates"][0]["n"] == 200 for one in reports)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    code, output = told("bandit", "evaluate", config, *asked)
+    assert [line for line in output.splitlines() if line in ("forest", "linear")] == ["forest", "linear"]
+    answered(monkeypatch, logged(20))
+    assert told("bandit", "evaluate", config, *asked, "--plot", str(picture))[0] == 1
 
 
 def test_too_little_is_refused(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +88,13 @@ def test_too_little_is_refused(config: str, monkeypatch: pytest.MonkeyPatch) -> 
     code, output = told("bandit", "evaluate", config, "--policy", "hedge")
     assert code == 1
     assert "20 outcomes tell every model's loss, 30 are needed" in output
+    drawn = [replace(one, losses={MODELS[0]: 1.0}, decision=replace(one.decision, chosen=MODELS[:1], probability=0.5))
+             for one in logged(50)]  # fmt: skip
+    answered(monkeypatch, drawn)
+    code, output = told("bandit", "evaluate", config, "--policy", "hedge")
+    assert code == 1
+    assert "50 outcomes are of one drawn model each, and this policy asks several a request" in output
+    assert told("bandit", "evaluate", config, "--policy", "linear")[0] == 0
     answered(monkeypatch, [])
     code, output = told("bandit", "evaluate", config, "--policy", "hedge")
     assert code == 1
@@ -97,6 +121,7 @@ def test_outcomes_are_exported(config: str, monkeypatch: pytest.MonkeyPatch, tmp
         (["bandit", "evaluate", "--policy", "hedge", "--route", "x"], "--route x: there is none of that name"),
         (["bandit", "evaluate", "--policy", '{"name":"ab","shares":{"z":1}}'], "shares for unknown models"),
         (["bandit", "evaluate", "--policy", "hedge", "--from", "soon"], "'soon' is no time"),
+        (["bandit", "evaluate", "--policy", "hedge", "--plot", "x.gif"], "expected a name ending in .png"),
         (["outcomes", "export", "--format", "parquet"], "needs a file: --out FILE"),
         (["outcomes", "export", "--to", "x y"], "'x y' is no time"),
     ],

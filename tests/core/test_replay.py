@@ -81,6 +81,33 @@ def test_replay_of_an_ensemble_is_its_vote() -> None:
     assert votes.replayed.tolist() == [0.0, 1.0, 1.0]
 
 
+def in_probabilities(outcome: OutcomeRecord, told: Sequence[Sequence[float]]) -> OutcomeRecord:
+    """The outcome with what each model gave the classes 0, 1 and 2."""
+    given = {model: [list(row)] for model, row in zip(MODELS, told, strict=True)}
+    return replace(outcome, decision=replace(outcome.decision, probabilities=given, classes=("0", "1", "2")))
+
+
+@pytest.mark.parametrize("rule", ["mean_probability", "log_probability"])
+def test_replay_combines_the_probabilities_that_an_outcome_tells(rule: str) -> None:
+    """Two of three are hardly for class 1, one is sure of 0: the vote is wrong, the rule is right."""
+    told = in_probabilities(labelled(0, [1, 1, 0]), [[0.45, 0.55, 0.0], [0.45, 0.55, 0.0], [0.98, 0.01, 0.01]])
+    found = gather([told], asked(Static(), combine=rule))
+    assert (found.replayed.tolist(), found.as_votes) == ([1.0], 0)
+    assert found.served_there.tolist() == [0.0]
+    untold = gather([replace(told, decision=replace(told.decision, probabilities={}))], asked(Static(), combine=rule))
+    assert (untold.replayed.tolist(), untold.as_votes) == ([0.0], 1)
+
+
+def test_what_one_of_them_did_not_tell_is_no_replay() -> None:
+    told = in_probabilities(labelled(0, [1, 1, 0]), [[0.4, 0.6, 0.0], [0.4, 0.6, 0.0], [0.9, 0.05, 0.05]])
+    late = replace(told, decision=replace(told.decision, probabilities={"a@1": [[0.4, 0.6, 0.0]]}))
+    bad = in_probabilities(told, [[0.4, 0.6, 0.0], [0.4, 0.6, 0.0], [float("nan"), 0.0, 0.0]])
+    for outcome in (late, bad):
+        found = gather([outcome], asked(Static(), combine="log_probability"))
+        assert (len(found.replayed), len(found.served_there), found.passed_over) == (0, 0, 1)
+    assert gather([late], asked(Static(weights={"c": 1}), combine="log_probability")).replayed.tolist() == [1.0]
+
+
 @pytest.mark.parametrize("policy", [Hedge(), Leader(), Exp3(), EpsilonGreedy()], ids=lambda policy: policy.name)
 def test_replay_learns(policy: Policy) -> None:
     earned = gather(full(), asked(policy)).replayed

@@ -10,7 +10,7 @@ having learnt from this log". Only for policies that ask one model a request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,16 @@ import numpy as np
 from streamserve.core.combining import MemberRows, combine
 from streamserve.core.evaluation.estimates import Logged
 from streamserve.core.evaluation.states import PlayedStates
-from streamserve.core.losses import Unusable, losses_of
+from streamserve.core.losses import Unusable, label_rows, losses_of
 from streamserve.core.messages import F64, I64, PROBABILITY_ONE, AnyArray
 from streamserve.core.records import FeedbackRecord, OutcomeRecord
 from streamserve.core.routes import Route
 from streamserve.core.selection.base import Distribution, pick, salt_of
+from streamserve.core.selection.stack import column_of
 from streamserve.core.selection.sums import usable_losses
 
 _ANSWER = "answer"
+_READ_PROBABILITIES = ("mean_probability", "log_probability")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,8 +38,14 @@ class Evidence:
     """Rewards of what was served, where they are known."""
     replayed: F64
     """Rewards of the policy on outcomes that tell every model's loss."""
+    served_there: F64
+    """Rewards of what was served on those very outcomes, where they are known."""
+    as_votes: int
+    """How many of `replayed` were combined as votes, though the rule reads probabilities: nothing tells them."""
     logged: Logged | None
     """Drawn decisions; None where the policy asks several models, or nothing was drawn."""
+    drawn: int
+    """Outcomes of one drawn model; `logged` is of these."""
     passed_over: int
     """Outcomes that are of no use for either."""
 
@@ -53,11 +61,16 @@ def gather(outcomes: Sequence[OutcomeRecord], route: Route) -> Evidence:
     full = [outcome for outcome in mine if len(usable_losses(outcome.losses, route.models)) == len(route.models)]
     drawn = [outcome for outcome in mine if _is_drawn(outcome, route)]
     served = [reward for outcome in mine if (reward := served_reward(outcome, route)) is not None]
-    useful = {id(outcome) for outcome in (*full, *drawn)}
+    replayed = _replay(full, route)
+    there = [reward for outcome in replayed.outcomes if (reward := served_reward(outcome, route)) is not None]
+    useful = {id(outcome) for outcome in (*replayed.outcomes, *drawn)}
     return Evidence(
         served=np.asarray(served, np.float64),
-        replayed=_replay(full, route),
+        replayed=np.asarray(replayed.rewards, np.float64),
+        served_there=np.asarray(there, np.float64),
+        as_votes=replayed.as_votes,
         logged=_logged(drawn, route),
+        drawn=len(drawn),
         passed_over=len(mine) - len(useful),
     )
 
@@ -88,9 +101,16 @@ def _is_drawn(outcome: OutcomeRecord, route: Route) -> bool:
     return one and known and 1.0 / PROBABILITY_ONE <= decision.probability < 1.0
 
 
-def _replay(full: list[OutcomeRecord], route: Route) -> F64:
+@dataclass(slots=True, kw_only=True)
+class _Replayed:
+    outcomes: list[OutcomeRecord] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    as_votes: int = 0
+
+
+def _replay(full: list[OutcomeRecord], route: Route) -> _Replayed:
     models, states = route.models, PlayedStates(route)
-    salt, rewards = salt_of(route.name, route.policy.name), []
+    salt, found = salt_of(route.name, route.policy.name), _Replayed()
     for outcome in full:
         distribution = states.distribution(outcome)
         place = (np.array([outcome.ref[0]], np.int64), np.array([outcome.ref[1]], np.int64))
@@ -98,9 +118,11 @@ def _replay(full: list[OutcomeRecord], route: Route) -> F64:
         chosen = [bit for bit in range(len(models)) if int(masks[0]) >> bit & 1]
         reward = _earned(outcome, route, chosen, distribution)
         if reward is not None:
-            rewards.append(reward)
+            found.outcomes.append(outcome)
+            found.rewards.append(reward)
+            found.as_votes += len(chosen) > 1 and _is_vote(outcome, route)
         states.learn(_as_if(outcome, [models[bit] for bit in chosen], int(drawn[0]) / PROBABILITY_ONE))
-    return np.asarray(rewards, np.float64)
+    return found
 
 
 def _as_if(outcome: OutcomeRecord, chosen: list[str], probability: float) -> OutcomeRecord:
@@ -113,27 +135,68 @@ def _as_if(outcome: OutcomeRecord, chosen: list[str], probability: float) -> Out
 def _earned(outcome: OutcomeRecord, route: Route, chosen: list[int], distribution: Distribution) -> float | None:
     """One model: 1 - its loss. Several: their answers are combined by the weights, and judged by the label.
 
-    Members' probabilities are not in an outcome, so the rule `mean_probability` is played as `vote`. Where one's answer
-    is drawn, it earns what is expected of the draw.
+    Where one's answer is drawn, it earns what is expected of the draw. None: it cannot be told.
     """
     if len(chosen) == 1:
         return 1.0 - outcome.losses[route.models[chosen[0]]]
     if route.combine == "drawn":
         losses = np.array([outcome.losses[route.models[bit]] for bit in chosen])
         return 1.0 - float(np.average(losses, weights=distribution.weights[chosen]))
-    said = [outcome.decision.members.get(route.models[bit]) for bit in chosen]
-    if not outcome.has_label or any(not isinstance(rows, list) for rows in said):
+    members = _members(outcome, route, chosen) if outcome.has_label else None
+    if members is None:
+        return None
+    rule = "vote" if _is_vote(outcome, route) else route.combine
+    combined = combine(rule, np.tile(distribution.weights[chosen], (len(members[0].labels), 1)), members)
+    return _reward_of(outcome, route, combined.labels.tolist())
+
+
+def _is_vote(outcome: OutcomeRecord, route: Route) -> bool:
+    """Whether probabilities are asked for and the outcome tells none: only policies that read them put them there."""
+    return route.combine in _READ_PROBABILITIES and not outcome.decision.probabilities
+
+
+def _members(outcome: OutcomeRecord, route: Route, chosen: list[int]) -> list[MemberRows] | None:
+    """What they said. None: not all of it is known; one that answered late told its label alone."""
+    decision = outcome.decision
+    models = [route.models[bit] for bit in chosen]
+    said = [decision.members.get(model) for model in models]
+    if any(not isinstance(rows, list) for rows in said):
         return None
     labels = [_array(rows) for rows in said]
     n = len(labels[0])
-    if any(len(rows) != n for rows in labels):
+    if not n or any(len(rows) != n for rows in labels):
         return None
-    members = [
-        MemberRows(present=np.ones(n, np.bool_), labels=rows, probabilities=None, classes=None) for rows in labels
+    present = np.ones(n, np.bool_)
+    if route.combine not in _READ_PROBABILITIES or not decision.probabilities:
+        return [MemberRows(present=present, labels=rows, probabilities=None, classes=None) for rows in labels]
+    classes = _classes(decision.classes, [*said, label_rows(outcome.label, n, vectors=False)])
+    given = [_probabilities(decision.probabilities.get(model), n, len(classes)) for model in models]
+    if any(one is None for one in given):
+        return None
+    return [
+        MemberRows(present=present, labels=rows, probabilities=one, classes=classes)
+        for rows, one in zip(labels, given, strict=True)
     ]
-    rule = "vote" if route.combine == "mean_probability" else route.combine
-    combined = combine(rule, np.tile(distribution.weights[chosen], (n, 1)), members)
-    return _reward_of(outcome, route, combined.labels.tolist())
+
+
+def _probabilities(told: list[list[float]] | None, n: int, width: int) -> F64 | None:
+    """`[n, width]`; None where these are not n lists of so many numbers from 0 to 1."""
+    try:
+        found = np.asarray(told, np.float64)
+    except (TypeError, ValueError):
+        return None
+    return found if found.shape == (n, width) and bool(np.all((found >= 0.0) & (found <= 1.0))) else None
+
+
+def _classes(names: Sequence[str], seen: Sequence[Any]) -> AnyArray:
+    """The classes as labels: their names in a record are texts, of whatever kind the labels are."""
+    classes = np.empty(len(names), object)
+    classes[:] = names
+    for label in (label for rows in seen for label in rows or ()):
+        column = column_of(label, names)
+        if column >= 0:
+            classes[column] = label
+    return classes
 
 
 def _array(rows: Any) -> AnyArray:
