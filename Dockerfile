@@ -14,7 +14,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /wheels /wheels
 COPY constraints.txt /tmp/constraints.txt
-RUN pip install --no-cache-dir -c /tmp/constraints.txt "$(ls /wheels/*.whl)[sklearn,onnx,learn,plan]" && rm -r /wheels
+RUN pip install --no-cache-dir -c /tmp/constraints.txt "$(ls /wheels/*.whl)[sklearn,onnx,learn,plan,insights]" && rm -r /wheels
 
 RUN useradd --create-home --uid 10001 streamserve \
     && install --directory --owner streamserve /app /var/cache/streamserve /var/lib/streamserve

@@ -31,11 +31,6 @@ class Circuit:
         """Open or half open."""
         return self._closed_from_ms is not None
 
-    @property
-    def is_trying(self) -> bool:
-        """A trial has been let through, and its end has not been told yet."""
-        return self._trial
-
     def lets_through(self, now_ms: int) -> int | None:
         """How many requests may be called now; None: all."""
         if self._closed_from_ms is None:

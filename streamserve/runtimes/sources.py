@@ -195,8 +195,9 @@ def _read_state_dict(file: Path, spec: ModelSpec) -> Loaded:
     arguments = options.table("module_arguments")
     path = _IMPORT_PATH.fullmatch(module_path or "")
     if path is None or path["call"]:
+        given = "is missing; it" if module_path is None else f"= {module_path!r}"
         raise spec.error(
-            f"{file} holds weights only: options.module = {module_path!r} must name their torch module "
+            f"{file} holds weights only: options.module {given} must name their torch module "
             'as "package.module:Class" (its arguments: options.module_arguments)'
         )
     torch = require("torch", spec)

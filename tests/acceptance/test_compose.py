@@ -20,6 +20,7 @@ import yaml
 from streamserve.cli.entry import run
 from streamserve.datasets import split
 from streamserve.kafka.brokers.jars import KAFKA_VERSION
+from streamserve.kafka.brokers.ports import free_ports
 from streamserve.settings import load_settings
 from tests.acceptance.foreign import foreign_client, oip
 from tests.acceptance.running import ROOT, STOP_S, TIMEOUT_S
@@ -32,6 +33,10 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = [name for name in SERVICES if name != "broker"]
 ROLES = [name for name in OURS if name != "topics"]
 BROKER_VARIABLE = "STREAMSERVE_BROKER__BOOTSTRAP_SERVERS"
+PORT_VARIABLE = "STREAMSERVE_METRICS__PORT"
+
+#: Kafka is an image of its own, torch fills 5 GB; the others serve nothing.
+NOT_IN_THE_IMAGE = {"broker", "torch", "parquet", "chaos", "bench", "dev", "all"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +47,14 @@ class LocalService:
     environment: dict[str, str]
 
 
-def local_service(name: str, bootstrap_servers: str) -> LocalService:
-    """The service's exact command with this interpreter, and its environment with another broker's address."""
+def local_service(name: str, bootstrap_servers: str, metrics_port: int = 0) -> LocalService:
+    """The service's exact command with this interpreter, and its environment with another broker's address and another
+    port of `/readyz`: here all have one loopback address."""
     service = SERVICES[name]
     program, *arguments = service["command"]
     assert program == "streamserve"
-    environment = {**os.environ, **service["environment"], BROKER_VARIABLE: bootstrap_servers}
+    others = {BROKER_VARIABLE: bootstrap_servers, PORT_VARIABLE: str(metrics_port)}
+    environment = {**os.environ, **service["environment"], **others}
     return LocalService(command=[sys.executable, "-m", "streamserve.cli", *arguments], environment=environment)
 
 
@@ -116,7 +123,7 @@ def test_the_image_is_built_from_what_is_in_the_repository() -> None:
     assert [word for word in sources if not (ROOT / word).exists()] == []
     (extras,) = re.findall(r"\.whl\)\[([a-z,]+)\]", text)
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    assert set(extras.split(",")) <= set(declared)
+    assert set(extras.split(",")) == set(declared) - NOT_IN_THE_IMAGE
     assert ["USER", "streamserve"] in lines
 
 
@@ -145,8 +152,8 @@ def test_the_topics_service_s_exact_command_makes_the_topics(broker: BrokerForTe
 
 
 @contextmanager
-def running_service(name: str, servers: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    service = local_service(name, servers)
+def running_service(name: str, servers: str, log: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    service = local_service(name, servers, port)
     with log.open("wb") as output:
         process = subprocess.Popen(
             service.command, env=service.environment, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
@@ -158,6 +165,21 @@ def running_service(name: str, servers: str, log: Path) -> Iterator[subprocess.P
                 process.kill()
 
 
+def health(name: str, port: int) -> int:
+    """The exit code of the service's health check, its exact command, asked at another port."""
+    _, program, *arguments = SERVICES[name]["healthcheck"]["test"]
+    assert program == "python"
+    own_port = SERVICES[name]["environment"][PORT_VARIABLE]
+    here = [argument.replace(f":{own_port}/", f":{port}/") for argument in arguments]
+    assert here != arguments
+    return subprocess.run([sys.executable, *here], timeout=60, capture_output=True, check=False).returncode
+
+
+def test_the_health_check_of_a_role_that_is_not_there_fails() -> None:
+    (closed,) = free_ports(1)
+    assert health(ROLES[0], closed) == 1
+
+
 @pytest.mark.broker
 @pytest.mark.beside
 @pytest.mark.slow
@@ -167,11 +189,12 @@ def test_the_services_exact_commands_serve_together_and_stop_in_order(broker: Br
     topics = {kind: f"{app}.{kind}.v1" for kind in ("requests", "predictions", "feedback", "outcomes")}
     ready = {"bootstrap_servers": broker.bootstrap_servers, "topics": topics}
     images = split()
+    ports = dict(zip(ROLES, free_ports(len(ROLES)), strict=True))
     with ExitStack() as stack:
         client = stack.enter_context(foreign_client(ready))
         services = {
-            name: stack.enter_context(running_service(name, broker.bootstrap_servers, tmp_path / f"{name}.log"))
-            for name in ROLES
+            name: stack.enter_context(running_service(name, broker.bootstrap_servers, tmp_path / f"{name}.log", port))
+            for name, port in ports.items()
         }
         # Sent while they start: the topics keep the requests, and their budget is long enough.
         for number in range(0, len(images.test_images), 50):
@@ -190,6 +213,7 @@ def test_the_services_exact_commands_serve_together_and_stop_in_order(broker: Br
             tuple(record.json["feedback"]) == client.acknowledged["label"] for record in client.read("outcomes")
         ):
             pass
+        assert {name: health(name, port) for name, port in ports.items()} == dict.fromkeys(ROLES, 0)
         for name, process in services.items():
             process.send_signal(signal.SIGTERM)
             assert process.wait(STOP_S + 5) == 0, (tmp_path / f"{name}.log").read_text("utf-8")

@@ -216,7 +216,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
 
 def test_a_state_dict_needs_its_module(tmp_path: Path) -> None:
     (tmp_path / "weights.pt").write_bytes(b"")
-    with pytest.raises(ModelError, match=r"options.module = None must name their torch module"):
+    with pytest.raises(ModelError, match=r"options.module is missing; it must name their torch module"):
         load(spec("weights.pt"), base_dir=tmp_path)
 
 
