@@ -260,7 +260,9 @@ class ModelSettings(Section):
         le=3_600_000,
         description="The same: how long it may take from its start until it is warm.",
     )
-    options: Options = Field(default={}, repr=False, description="The runtime's own options: `device`, `threads`, ...")
+    options: Options = Field(
+        default={}, repr=False, description="The runtime's own options: see [runtimes](runtimes.md)."
+    )
 
 
 class GuardSettings(Section):
