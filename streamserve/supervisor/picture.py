@@ -63,7 +63,9 @@ class Picture:
             yield _table(section, rows, columns)
         yield Rule("news", align="left", style="dim")
         left = least_news + max(0, room - sum(shown))
-        told = console.render_lines(Text("\n".join(self.news)), options.update(height=None), pad=False)
+        low = left < _LEAST_NEWS_LINES  # then what a line begins with says more than what it ends with
+        news = Text("\n".join(self.news), no_wrap=low, overflow="ellipsis" if low else "fold")
+        told = console.render_lines(news, options.update(height=None), pad=False)
         for line in told[-min(left, _MOST_NEWS_LINES) :]:
             yield from line
             yield Segment.line()

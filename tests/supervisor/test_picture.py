@@ -72,6 +72,12 @@ def test_it_shows_processes_that_have_said_nothing_yet() -> None:
     assert "starting Kafka" in picture(None, "starting Kafka")
 
 
+def test_of_long_news_a_low_terminal_shows_the_beginning() -> None:
+    text = picture(big(3, 3, 3), "older", "newest " + "x" * 100, width=40, height=14)
+    assert text.splitlines()[-1].startswith("newest xxx")
+    assert "older" not in text
+
+
 @settings(max_examples=examples(30))
 @given(
     columns=st.integers(40, 200),
