@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,12 @@ def plans(vectoriser: str) -> list[Plan]:
     ]
 
 
+@cache
+def plans_twice(vectoriser: str) -> tuple[list[Plan], list[Plan]]:
+    """Made where a test asks for them: every process of tests imports this module."""
+    return plans(vectoriser), plans(vectoriser)
+
+
 def materialised(some: list[Plan], most_bytes: int = MIB) -> SubResults:
     cache, shared = SubResults(most_bytes, looks_per_row=1), shared_keys([plan.graph for plan in some])
     for plan in some:
@@ -50,7 +57,7 @@ def materialised(some: list[Plan], most_bytes: int = MIB) -> SubResults:
 @given(calls=st.lists(st.tuples(st.integers(0, 3), batches), max_size=8), most_bytes=st.sampled_from([0, 60_000, MIB]))
 @settings(max_examples=examples(20))
 def test_the_same_bits_whatever_is_kept(vectoriser: str, calls: list[tuple[int, list[str]]], most_bytes: int) -> None:
-    plain, kept = _PLAIN[vectoriser], _KEPT[vectoriser]
+    plain, kept = plans_twice(vectoriser)
     cache = materialised(kept, most_bytes)
     for i, rows in [*calls, *calls]:
         expected, found = plain[i].run(rows, plain[i].outputs), kept[i].run(rows, plain[i].outputs)
@@ -60,11 +67,6 @@ def test_the_same_bits_whatever_is_kept(vectoriser: str, calls: list[tuple[int, 
     figures = cache.figures()
     assert figures.bytes <= figures.most_bytes
     assert figures.rows == figures.admitted - figures.evicted
-
-
-_NAMES = ("word", "char_wb", "pattern", "two_steps", "union")
-_PLAIN = {name: plans(name) for name in _NAMES}
-_KEPT = {name: plans(name) for name in _NAMES}
 
 
 def test_what_one_plan_made_another_uses() -> None:
