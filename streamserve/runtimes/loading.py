@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
+from streamserve.added import added
 from streamserve.errors import StreamserveError
 from streamserve.runtimes.base import LoadableRuntime, ModelSpec, Runtime
 from streamserve.runtimes.isolated import IsolatedRuntime
@@ -58,7 +59,7 @@ def runtime_names() -> tuple[str, ...]:
 
 def _points() -> list[EntryPoint]:
     """One entry point a name (the first found, as imports would), plugins first."""
-    unique = {point.name: point for point in reversed(entry_points(group=GROUP))}
+    unique = {point.name: point for point in reversed(added(GROUP))}
 
     def rank(point: EntryPoint) -> tuple[int, bool, str]:
         late = _LAST.index(point.name) + 1 if point.name in _LAST else 0

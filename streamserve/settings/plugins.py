@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
+from streamserve.added import added
 from streamserve.errors import ConfigError
 from streamserve.runtimes import runtime_names
 from streamserve.runtimes.sources import why_no_source
@@ -38,4 +39,4 @@ def added_policy(name: str) -> type[Any]:
 
 def _added() -> dict[str, EntryPoint]:
     """By name; a package cannot replace a policy of ours."""
-    return {point.name: point for point in entry_points(group=POLICY_GROUP) if point.name not in BUILT_IN}
+    return {point.name: point for point in added(POLICY_GROUP) if point.name not in BUILT_IN}

@@ -163,6 +163,7 @@ def test_what_small_calls_say_of_large_ones_is_not_believed() -> None:
     assert not run.here
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_goodput_of_models_that_share_a_thread_holds_at_twice_the_capacity_in_bounded_memory(seed: int) -> None:
     at_once = LaneRules(brief_ms=0.0, ahead_ms=1e9)
@@ -185,6 +186,7 @@ def flood(seed: int, per_ms: float, *, ends_ms: int = 600, models: int = 20, fir
     ]
 
 
+@pytest.mark.slow
 def test_a_model_with_a_thread_of_its_own_is_as_quick_beside_twice_what_the_others_can() -> None:
     draw = np.random.default_rng(3)
     mine = [Asked(at_ms=at, model=0, budget_ms=300) for at in np.sort(draw.integers(200, 1_000, 60)).tolist()]

@@ -9,6 +9,7 @@ import pytest
 from streamserve.assembly import routes
 from streamserve.settings import parse_settings
 from streamserve.testing.policy_checks import POLICY_LAWS, PolicyLaw
+from tests.effort import check_law
 from tests.settings.custom_policy import MODULE, install
 from tests.settings.digits import changed, refused
 
@@ -59,4 +60,4 @@ def test_a_short_policy_of_another_package_passes_the_suite(
     route = next(route for route in routes(settings) if route.name == "digits")
     assert (route.policy.name, route.learns) == ("softmax", True)
     assert len([line for line in MODULE.splitlines() if line.strip()]) <= 35
-    law(route.policy)
+    check_law(law, route.policy)

@@ -30,6 +30,7 @@ from streamserve.core.selection.thompson import Thompson
 from streamserve.core.selection.watched import Tally, Watched, half_life_of, tally_of
 from streamserve.errors import ContractError
 from streamserve.testing.policy_checks import MODELS, POLICY_LAWS, PolicyLaw, outcome_of
+from tests.effort import check_law
 
 AB = ("a@1", "b@1")
 
@@ -62,7 +63,7 @@ def tally(state: Any) -> Tally:
 @pytest.mark.parametrize("law", POLICY_LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("policy", [Hedge(), Exp3IX(), Leader(), Stack(), Thompson()], ids=lambda one: one.name)
 def test_laws_of_a_policy_hold_around_it(policy: Policy, law: PolicyLaw) -> None:
-    law(watched(policy))
+    check_law(law, watched(policy))
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
