@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.console import Console
 from examples.common.app import AppFailedError, running
 from examples.common.command import PROJECT, exit_code, read_options
 from examples.common.kafka import AppEndedError
+from examples.common.kept import STATE_VARIABLE, emptied, tell
 from examples.demo import plot, report
 from examples.demo.config import Served, write_config
 from examples.demo.faults import CONTROL_VARIABLE, Switch, Trouble
@@ -22,6 +22,7 @@ from examples.demo.progress import Progress
 from examples.demo.record import THIRDS, Recording
 from examples.demo.score import Score, score
 from streamserve.datasets import split
+from streamserve.settings import load_settings
 
 _SPARE_S = 60.0
 
@@ -39,11 +40,13 @@ def _demo(console: Console, options: argparse.Namespace) -> int:
     trouble = Trouble()
     _introduce(console, served, options)
     run = Recording(seconds=options.seconds, models=served.route.models, deadline_ms=served.route.deadline_ms)
-    with tempfile.TemporaryDirectory(prefix="streamserve-demo-", ignore_cleanup_errors=True) as state:
-        _run(console, options, served, run, Switch(control=Path(state) / "faults.json", trouble=trouble))
+    app = load_settings(served.config).app.name
+    state = emptied(results, app)
+    _run(console, options, served, run, Switch(control=state / "faults.json", trouble=trouble))
     judged = score(run)
     report.show(console, judged, run)
     _write(console, results, judged, run, trouble)
+    tell(console, state, app, _questions(_short(served.config)))
     return 0 if judged.passed else 1
 
 
@@ -53,8 +56,8 @@ def _run(console: Console, options: argparse.Namespace, served: Served, run: Rec
         data.test_images, data.test_labels, seconds=options.seconds, per_second=options.rate, seed=options.seed
     )
     switch.turn(0)
-    # A Kafka of its own, in a folder that is removed afterwards: every run begins with nothing learnt.
-    environment = {"STREAMSERVE_STATE": str(switch.control.parent), CONTROL_VARIABLE: str(switch.control)}
+    # A Kafka of its own, in a folder that was emptied: every run begins with nothing learnt.
+    environment = {STATE_VARIABLE: str(switch.control.parent), CONTROL_VARIABLE: str(switch.control)}
     started_s = time.monotonic()
     log = options.results / "up.log"
     with running(
@@ -97,6 +100,15 @@ def _introduce(console: Console, served: Served, options: argparse.Namespace) ->
     if not served.with_cnn:
         console.print("without the convolutional network: torch is not installed", style="dim")
     console.print(f"config: {_short(served.config)}, made from examples/demo.toml; starting Kafka and the app ...")
+
+
+def _questions(config: str) -> list[str]:
+    """What the topics of a run can be asked."""
+    return [
+        f"streamserve bandit states {config}",
+        f"streamserve bandit evaluate {config} --policy exp3 --policy kernel --policy linear",
+        f"streamserve outcomes export {config} --out results/outcomes.csv",
+    ]
 
 
 def _write(console: Console, results: Path, judged: Score, run: Recording, trouble: Trouble) -> None:

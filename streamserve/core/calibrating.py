@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -73,12 +73,14 @@ class Calibrating:
         """`[n]`: of answers with these agreements, that they are right."""
         if self.method == "temperature":
             return _squashed(state.slope * _logit(agreement) + state.shift)
-        by_level = self._table.probabilities(state.counts)
-        if self.method == "isotonic":
-            weights = np.asarray(state.counts.right) + np.asarray(state.counts.wrong) + self.prior
-            by_level = rising(by_level, weights)
-        found: F64 = by_level[self.level_of(agreement)]
+        found: F64 = self._by_level(state.counts)[self.level_of(agreement)]
         return found
+
+    def _by_level(self, counts: LevelCounts) -> F64:
+        by_level = self._table.probabilities(counts)
+        if self.method != "isotonic":
+            return by_level
+        return rising(by_level, np.asarray(counts.right) + np.asarray(counts.wrong) + self.prior)
 
     def learn(self, state: Learnt, agreement: float, loss: float) -> Learnt:
         """After one label; what is no loss in [0, 1] and no agreement in [0, 1] changes nothing."""
@@ -96,6 +98,24 @@ class Calibrating:
             slope = min(max(slope + step * float(_logit(place)[0]), 0.0), _FURTHEST)
             shift = min(max(shift + step, -_FURTHEST), _FURTHEST)
         return Learnt(counts=self._table.learn(state.counts, level, loss), said=tuple(sums), slope=slope, shift=shift)
+
+    def pooled(self, above: Learnt, own: Learnt, strength: float) -> Learnt:
+        """What `own` says where `above` is what it begins with: at each level in the place of the prior, worth
+        `strength` answers (above 0). For probabilities only: the counts in it may be below 0."""
+        if len(above.said) != len(own.said):
+            return above
+        n = sum(own.counts.right) + sum(own.counts.wrong)
+        place = np.arange(self.levels) / (self.levels - 1)
+        begun = strength * self._by_level(above.counts)
+        right = np.asarray(own.counts.right) + begun - self.prior * place
+        wrong = np.asarray(own.counts.wrong) + strength - begun - self.prior * (1.0 - place)
+        share = n / (n + strength)
+        return replace(
+            own,
+            counts=replace(own.counts, right=tuple(right.tolist()), wrong=tuple(wrong.tolist())),
+            slope=share * own.slope + (1.0 - share) * above.slope,
+            shift=share * own.shift + (1.0 - share) * above.shift,
+        )
 
     def error(self, state: Learnt) -> float:
         """Expected calibration error over the answers that still count; 0 before any label."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamserve.core.calibrating import METHODS, Calibrating, Method, rising
+from streamserve.core.calibrating import METHODS, Calibrating, Learnt, Method, rising
 from streamserve.errors import ConfigError, ContractError
 
 
@@ -69,3 +69,42 @@ def test_a_state_of_another_number_of_members_begins_anew_and_a_broken_one_is_re
             four.load(broken)
     with pytest.raises(ConfigError, match="no method"):
         Calibrating(levels=4, method="guess")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_level_of_contexts_begins_with_what_the_one_above_says_and_comes_to_its_own(method: Method) -> None:
+    calibrating = Calibrating(levels=6, method=method)
+    chance, at = np.random.default_rng(5), np.array([1.0])
+
+    def taught(n: int, share: float) -> Learnt:
+        state = calibrating.initial()
+        for _ in range(n):
+            state = calibrating.learn(state, 1.0, float(chance.random() >= share))
+        return state
+
+    above = taught(3_000, 0.8)
+    before = calibrating.probabilities(above, at)[0]
+    said = [calibrating.probabilities(calibrating.pooled(above, taught(n, 0.4), 100.0), at)[0] for n in (0, 50, 3_000)]
+    assert said[0] == pytest.approx(before)
+    assert before > said[1] > said[2]
+    assert said[2] == pytest.approx(0.4, abs=0.13)  # of some 500 that count, drawn towards 100
+
+
+@given(
+    above=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=40),
+    own=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=40),
+    strength=st.floats(0.01, 1e4),
+    method=st.sampled_from(METHODS),
+)
+def test_pooled_probabilities_are_probabilities(
+    above: list[tuple[float, float]], own: list[tuple[float, float]], strength: float, method: Method
+) -> None:
+    calibrating = Calibrating(levels=4, method=method)
+    states = []
+    for learnt in (above, own):
+        state = calibrating.initial()
+        for agreement, loss in learnt:
+            state = calibrating.learn(state, agreement, loss)
+        states.append(state)
+    said = calibrating.probabilities(calibrating.pooled(states[0], states[1], strength), np.linspace(0.0, 1.0, 21))
+    assert ((said >= -1e-12) & (said <= 1.0 + 1e-12)).all()

@@ -104,3 +104,36 @@ def test_a_short_run_learns_a_state_for_each_domain_and_loses_nothing(tmp_path: 
     # Equal weights are that much better than any single pipeline already; a wrong state by context would be worse.
     assert found["accuracy"][CONTEXTS] > found["accuracy"][BEST] + 0.03
     assert (tmp_path / "sentiment.png").stat().st_size > 10_000
+    _can_be_asked_afterwards(tmp_path, ran.stdout)
+
+
+def _can_be_asked_afterwards(results: Path, told: str) -> None:
+    """The commands that the run prints at its end, on its Kafka started again: every figure is of its outcomes."""
+    for command in ("broker start --name sentiment", "bandit evaluate", "replay", "outcomes export", "broker stop"):
+        assert f"  streamserve {command}" in told
+    environment = {**os.environ, "STREAMSERVE_STATE": str(results / "state")}
+
+    def asked(*command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "streamserve.cli", *command],
+            cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout
+
+    asked("broker", "start", "--name", "sentiment")
+    try:
+        config, route = "examples/sentiment.toml", ["--route", CONTEXTS]
+        report = json.loads(asked("bandit", "evaluate", config, *route, "--policy", "stack", "--json"))
+        there, replayed = report["served_there"], report["estimates"][0]
+        assert replayed["n"] >= 100 and report["as_votes"] <= replayed["n"] - there["n"]
+        # The same policy over the same outcomes, published at other times.
+        assert abs(there["value"] - replayed["value"]) < 0.05, report
+        table = results / "outcomes.csv"
+        asked("outcomes", "export", config, *route, "--out", str(table))
+        assert len(table.read_text().splitlines()) == 1 + 600
+        again = json.loads(asked("replay", config, *route, "--model", "films", "--json"))
+        versus = {one["name"]: one for one in again["versus"]}
+        assert versus["films@1"]["agreement"] == 1.0, again
+    finally:
+        asked("broker", "stop", "--name", "sentiment")

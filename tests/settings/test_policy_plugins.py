@@ -61,3 +61,8 @@ def test_a_short_policy_of_another_package_passes_the_suite(
     assert (route.policy.name, route.learns) == ("softmax", True)
     assert len([line for line in MODULE.splitlines() if line.strip()]) <= 35
     check_law(law, route.policy)
+
+
+def test_the_page_shows_the_policy_that_passes() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-policy.md"
+    assert MODULE in page.read_text(encoding="utf-8")

@@ -27,6 +27,9 @@ from streamserve.errors import ConfigError, ContractError
 STATE_VERSION = 1
 #: Steps of 5 %, where confidence is learnt from probabilities.
 _STEPS = 21
+#: Answers of the level above that a context's confidence begins with, at least. From n answers of its own, drawn
+#: towards S others, chance has a standard deviation of at most 1 / (4 sqrt(S)): .025, so .02 on the average.
+_LEAST_STRENGTH = 100.0
 _ANSWERS = ("ok", "partial", "default")
 
 
@@ -104,8 +107,13 @@ class Confident(Around):
         return decided_by_features(self.policy, state.policy, models, features)
 
     def pooled(self, states: Sequence[ConfidentState], strength: float) -> ConfidentState:
-        """Confidence is that of all contexts together: one alone has too few labels to say how often it errs."""
-        return replace(states[0], policy=pooled(self.policy, [state.policy for state in states], strength))
+        """Confidence begins with that of the level above. Sets, and what second opinions are worth, are of all contexts
+        together."""
+        learnt = states[0].learnt
+        for state in states[1:]:
+            learnt = self._with(len(learnt.said)).pooled(learnt, state.learnt, max(strength, _LEAST_STRENGTH))
+        own = pooled(self.policy, [state.policy for state in states], strength)
+        return replace(states[0], policy=own, learnt=learnt)
 
     def learn(self, state: ConfidentState, outcome: OutcomeRecord) -> ConfidentState:
         learnt = self.policy.learn(state.policy, outcome)

@@ -109,6 +109,26 @@ def test_a_reward_judges_no_answer() -> None:
     assert policy.learn(state, reward) is state
 
 
+def test_contexts_that_differ_are_told_apart_and_those_that_do_not_err_little() -> None:
+    """Calibration error of the last of 400 labels each, of four contexts and their level above."""
+    for shares, alone_errs in (((0.9, 0.9, 0.9, 0.9), 0.03), ((0.95, 0.9, 0.7, 0.5), 0.17)):
+        policy, chance = confident(), np.random.default_rng(7)
+        above, own = policy.initial(MODELS), [policy.initial(MODELS)] * len(shares)
+        errors, of_all = [], []
+        for turn in range(400):
+            for place, share in enumerate(shares):
+                record = outcome(0, int(chance.random() >= share))
+                if turn >= 300:
+                    errors.append(abs(said(policy, policy.pooled([above, own[place]], 20.0)) - share))
+                    of_all.append(abs(said(policy, above) - share))
+                above, own[place] = policy.learn(above, record), policy.learn(own[place], record)
+        assert np.mean(of_all) < alone_errs and np.mean(errors) < 0.05
+        if len(set(shares)) > 1:
+            assert np.mean(errors) < np.mean(of_all) / 3.0
+        else:
+            assert np.mean(errors) < 0.02
+
+
 def test_the_threshold_falls_when_the_truth_was_in_the_set_and_rises_when_not() -> None:
     policy = confident()
     start = policy.initial(MODELS)
