@@ -135,7 +135,7 @@ def features_of(context: str, size: int) -> tuple[float, ...] | None:
     if not context:
         return (0.0,) * size
     try:
-        numbers = tuple(float(text) for text in context.split(","))
+        numbers = tuple(map(float, context.split(",")))
     except ValueError:
         return None
     return numbers if len(numbers) == size and all(map(math.isfinite, numbers)) else None

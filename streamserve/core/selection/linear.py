@@ -20,6 +20,8 @@ from streamserve.errors import ConfigError, ContractError
 MOST_FEATURES = 64
 #: Rewards are taken as above or below this: with none below, whatever model is tried first looks better than any other.
 CENTRE = 0.5
+#: A request with a feature beyond this teaches nothing: sums of squares stay numbers, however many there are.
+_LARGEST = 1e100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,18 +69,16 @@ class KeepsLinear:
     def learn(self, state: LinearSums, outcome: OutcomeRecord) -> LinearSums:
         losses = usable_losses(outcome.losses, state.models)
         features = features_of(outcome.decision.context, self.features)
-        if not losses or features is None:
+        if not losses or features is None or max(features) > _LARGEST or min(features) < -_LARGEST:
             return state
         x = np.array([*features, 1.0])
         decay = decay_of(self.half_life_events)
         squares, products = decay * state.squares, decay * state.products
-        with np.errstate(over="ignore", invalid="ignore"):
-            for model, loss in losses.items():
-                place = state.models.index(model)
-                squares[place] += np.outer(x, x)
-                products[place] += (1.0 - loss - CENTRE) * x
-        if not (np.isfinite(squares).all() and np.isfinite(products).all()):
-            return state  # features so large that their squares are not numbers
+        square = x[:, None] * x
+        for model, loss in losses.items():
+            place = state.models.index(model)
+            squares[place] += square
+            products[place] += (1.0 - loss - CENTRE) * x
         return _frozen(state.models, squares, products, state.events + 1)
 
     def dump(self, state: LinearSums) -> Mapping[str, Any]:

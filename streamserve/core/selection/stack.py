@@ -76,23 +76,25 @@ class Stack:
         if told is None:
             return state
         places, logs, columns = told
-        weights = list(state.weights)
-        mine = [weights[place] for place in places]
-        if len(mine) < len(weights) and (here := math.fsum(mine)) > _LEAST_TOTAL:
-            scale = math.fsum(weights) / here
-            mine = [scale * weight for weight in mine]
-        mixed = np.array(mine)
-        slopes = _slopes(mixed, logs[:, 0], columns[0])
-        for row, column in enumerate(columns[1:], 1):
-            slopes = slopes + _slopes(mixed, logs[:, row], column)
-        rate, n = self.rate, len(columns)
-        for place, slope in zip(places, slopes.tolist(), strict=True):
-            steep = slope / n
-            if not -_STEEPEST <= steep <= _STEEPEST:
-                steep = math.copysign(_STEEPEST, steep)
-            weight = weights[place] - rate * steep
-            weights[place] = weight if -_FURTHEST <= weight <= _FURTHEST else math.copysign(_FURTHEST, weight)
-        return StackWeights(models=state.models, weights=tuple(weights), events=state.events + 1)
+        weights = state.weights
+        mine: Sequence[float] = weights
+        if len(places) < len(weights):
+            mine = [weights[place] for place in places]
+            if (here := math.fsum(mine)) > _LEAST_TOTAL:
+                scale = math.fsum(weights) / here
+                mine = [scale * weight for weight in mine]
+        slopes = _slopes(np.array(mine), logs, columns)
+        if len(places) < len(weights):
+            found = dict(zip(places, slopes, strict=True))
+            slopes = [found.get(place, 0.0) for place in range(len(weights))]
+        step, most = self.rate / len(columns), _STEEPEST * len(columns)
+        moved = [
+            weight - step * (slope if -most <= slope <= most else math.copysign(most, slope))
+            for weight, slope in zip(weights, slopes, strict=True)
+        ]
+        if max(moved) > _FURTHEST or min(moved) < -_FURTHEST:
+            moved = [min(max(weight, -_FURTHEST), _FURTHEST) for weight in moved]
+        return StackWeights(models=state.models, weights=tuple(moved), events=state.events + 1)
 
     def pooled(self, states: Sequence[StackWeights], strength: float) -> StackWeights:
         """Weighted means: a level counts for the outcomes that it has learnt from, the one above it for `strength`."""
@@ -136,27 +138,37 @@ class Stack:
         """Places of the members that told probabilities, their logarithms (`[models, rows, classes]`), and the rows'
         true columns."""
         decision, losses = outcome.decision, outcome.losses
-        told = decision.probabilities
-        places = [
-            place for place, model in enumerate(state.models) if model in told and 0.0 <= losses.get(model, -1.0) <= 1.0
-        ]
-        if not outcome.has_label or not places:
+        if not outcome.has_label:
             return None
-        given = [told[state.models[place]] for place in places]
-        labels = label_rows(outcome.label, len(given[0]), vectors=False) or ()
-        columns = [column_of(label, decision.classes) for label in labels]
+        told, places, given = decision.probabilities, [], []
+        for place, model in enumerate(state.models):
+            rows = told.get(model)
+            if rows is not None and 0.0 <= losses.get(model, -1.0) <= 1.0:
+                places.append(place)
+                given.append(rows)
+        labels = label_rows(outcome.label, len(given[0]), vectors=False) if given else None
+        columns = [column_of(label, decision.classes) for label in labels or ()]
         if not columns or min(columns) < 0:
             return None
         logs = _logs_of(given, len(columns), len(decision.classes))
         return None if logs is None else (places, logs, columns)
 
 
-def _slopes(weights: F64, logs: F64, column: int) -> F64:
-    """`[models]`: one row's slope of the log loss in each weight; `logs`: `[models, classes]`."""
-    scores = weights @ logs
-    mixture = np.exp(scores - scores.max())
-    slopes: F64 = (logs @ mixture) / mixture.sum() - logs[:, column]
-    return slopes
+def _slopes(weights: F64, logs: F64, columns: Sequence[int]) -> list[float]:
+    """`[models]`: the slopes of the log loss in each weight, summed over rows; `logs`: `[models, rows, classes]`.
+
+    Arrays this small cost by the call: `dot` is a third of `@`, the sum of a list a quarter of that of an array.
+    """
+    total: list[float] | None = None
+    for row, column in enumerate(columns):
+        mine = logs[:, row]
+        scores = weights.dot(mine)
+        above = np.exp(scores - max(scores.tolist()))
+        above /= sum(above.tolist())
+        above[column] -= 1.0  # what the mixture gives each class, less what the label does
+        slopes: list[float] = mine.dot(above).tolist()
+        total = slopes if total is None else [one + other for one, other in zip(total, slopes, strict=True)]
+    return total or []
 
 
 def _logs_of(given: Sequence[_Rows], n: int, width: int) -> F64 | None:
@@ -167,10 +179,11 @@ def _logs_of(given: Sequence[_Rows], n: int, width: int) -> F64 | None:
         return None
     if numbers.dtype.kind not in "fiub" or numbers.shape != (len(given), n, width):
         return None
-    least, most = np.minimum.reduce(numbers, axis=None), np.maximum.reduce(numbers, axis=None)
-    if not (least >= 0.0 and most <= 1.0):  # NaN is neither
+    # Where the least and the most stand is found in a third of the time that their values are.
+    least, most = numbers.item(numbers.argmin()), numbers.item(numbers.argmax())
+    if not (least >= 0.0 and most <= 1.0):  # NaN is neither, and stands where both are looked for
         return None
-    logs: F64 = np.log(numbers if least >= LEAST_PROBABILITY else np.maximum(numbers, LEAST_PROBABILITY))
+    logs: F64 = np.log(np.maximum(numbers, LEAST_PROBABILITY))
     return logs
 
 

@@ -17,12 +17,18 @@ from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.around import Around, frozen_models
 from streamserve.core.selection.base import Distribution, Policy
 from streamserve.core.selection.pooling import decided_by_features, features_read, pooled
-from streamserve.core.selection.sums import decay_of, usable_losses
+from streamserve.core.selection.sums import decay_of
 from streamserve.errors import ContractError
 
 STATE_VERSION = 1
 #: Where the policy has none of its own.
 HALF_LIFE_EVENTS = 350.0
+#: Outcomes laid by at most before they are added up.
+MOST_LAID_BY = 64
+
+#: An outcome that is not in the sums yet: those before it; each model's loss, in order, -1 where it was not judged;
+#: what the answer cost, -1 where its label did not judge every model and the answer.
+_LaidBy = tuple["_LaidBy | None", Sequence[float], float]
 
 
 class Judged(NamedTuple):
@@ -52,6 +58,8 @@ class Tally:
 
     models: tuple[str, ...]
     judged: tuple[Judged, ...]
+    decay: float
+    """What each outcome leaves of the weight of those before it."""
     outcomes: int = 0
     """That judged any model, ever."""
     full: int = 0
@@ -67,23 +75,34 @@ class Tally:
         return self.served - min(self.alone) if self.full else math.nan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedState:
-    """What a policy has learnt, and how it and its models do; immutable."""
+class WatchedState(NamedTuple):
+    """What a policy has learnt, and how it and its models do.
+
+    Outcomes are laid by, and added up some at a time, in their order (decision 97): as when each is added by itself, to
+    the last bit.
+    """
 
     policy: Any
-    tally: Tally
+    sums: Tally
+    laid_by: _LaidBy | None = None
+    """The newest first."""
+    n_laid_by: int = 0
+
+    @property
+    def tally(self) -> Tally:
+        return self.sums if self.laid_by is None else _added(self.sums, self.laid_by)
 
 
-def empty_tally(models: Sequence[str]) -> Tally:
-    return Tally(models=tuple(models), judged=(Judged(),) * len(models), alone=(0.0,) * len(models))
+def empty_tally(models: Sequence[str], decay: float) -> Tally:
+    return Tally(models=tuple(models), judged=(Judged(),) * len(models), alone=(0.0,) * len(models), decay=decay)
 
 
 def tally_of(state: Any) -> Tally | None:
     """Of a route's state, whatever is around the policy; None of a keyed one, and where nothing has been judged."""
     while state is not None and not isinstance(state, WatchedState):
         state = getattr(state, "policy", None)
-    return state.tally if state is not None and state.tally.outcomes else None
+    tally = None if state is None else state.tally
+    return tally if tally is not None and tally.outcomes else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +113,7 @@ class Watched(Around):
     """The route's rule: how an answer is judged."""
 
     def initial(self, models: Sequence[str]) -> WatchedState:
-        return WatchedState(policy=self.policy.initial(models), tally=empty_tally(models))
+        return WatchedState(policy=self.policy.initial(models), sums=self._nothing(models))
 
     def distribution(self, state: WatchedState, models: Sequence[str]) -> Distribution:
         return self.policy.distribution(state.policy, models)
@@ -108,44 +127,29 @@ class Watched(Around):
 
     def pooled(self, states: Sequence[WatchedState], strength: float) -> WatchedState:
         """To decide by; nobody watches it."""
-        return replace(states[0], policy=pooled(self.policy, [state.policy for state in states], strength))
+        return states[0]._replace(policy=pooled(self.policy, [state.policy for state in states], strength))
 
     def frozen(self, state: WatchedState) -> Mapping[str, Any]:
         return frozen_models(self.policy, state.policy)
 
     def learn(self, state: WatchedState, outcome: OutcomeRecord) -> WatchedState:
-        learnt = self.policy.learn(state.policy, outcome)
-        losses = {} if is_keyed(outcome.context) else usable_losses(outcome.losses, state.tally.models)
-        if not losses:
-            return state if learnt is state.policy else WatchedState(policy=learnt, tally=state.tally)
-        return WatchedState(policy=learnt, tally=self._judged(state.tally, losses, outcome))
-
-    def _judged(self, tally: Tally, losses: Mapping[str, float], outcome: OutcomeRecord) -> Tally:
-        decay = decay_of(half_life_of(self.policy))
-        squared = decay * decay
-        judged = tuple(
-            [
-                Judged(decay * weight + 1.0, squared * squares + 1.0, decay * loss + losses[model])
-                if model in losses
-                else Judged(decay * weight, squared * squares, decay * loss)
-                for model, (weight, squares, loss) in zip(tally.models, tally.judged, strict=True)
-            ]
-        )
-        full, served, alone = tally.full, tally.served, tally.alone
+        before, sums, laid_by, n_laid_by = state
+        learnt = self.policy.learn(before, outcome)
+        given = outcome.losses
+        # NaN and what is out of range judge nothing, as what is not there.
+        losses = [loss if 0.0 <= loss <= 1.0 else -1.0 for loss in [given.get(model, -1.0) for model in sums.models]]
+        missing = losses.count(-1.0)
+        if missing == len(losses) or is_keyed(outcome.context):
+            return state if learnt is before else WatchedState(learnt, sums, laid_by, n_laid_by)
         # A reward judges those that said what was served: all of them only where they agree, which is no fair sample.
-        if outcome.has_label and len(losses) == len(tally.models):
-            cost = answer_loss(self.combine, outcome)
-            if cost is not None:
-                full, served = full + 1, served + cost
-                alone = tuple([total + losses[model] for model, total in zip(tally.models, alone, strict=True)])
-        return Tally(
-            models=tally.models,
-            judged=judged,
-            outcomes=tally.outcomes + 1,
-            full=full,
-            served=served,
-            alone=alone,
-        )
+        cost = None if missing or not outcome.has_label else answer_loss(self.combine, outcome)
+        laid_by = (laid_by, losses, -1.0 if cost is None else cost)
+        if n_laid_by + 1 < MOST_LAID_BY:
+            return WatchedState(learnt, sums, laid_by, n_laid_by + 1)
+        return WatchedState(learnt, _added(sums, laid_by), None, 0)
+
+    def _nothing(self, models: Sequence[str]) -> Tally:
+        return empty_tally(models, decay_of(half_life_of(self.policy)))
 
     def dump(self, state: WatchedState) -> Mapping[str, Any]:
         own = {} if state.policy is None else self.policy.dump(state.policy)
@@ -169,7 +173,8 @@ class Watched(Around):
         own = {key: value for key, value in data.items() if key != "figures"}
         policy = None if self.policy.initial(models) is None else self.policy.load(own, models)
         found = data.get("figures")
-        return WatchedState(policy=policy, tally=empty_tally(models) if found is None else _tally_from(found, models))
+        nothing = self._nothing(models)
+        return WatchedState(policy=policy, sums=nothing if found is None else _tally_from(found, nothing))
 
 
 def half_life_of(policy: Policy) -> float | None:
@@ -186,13 +191,60 @@ def answer_loss(combine: str, outcome: OutcomeRecord) -> float | None:
     answer = outcome.decision.first_answer
     if not isinstance(answer, list) or not answer:
         return None
+    if len(answer) == 1 and not isinstance(answer[0], list) and not isinstance(outcome.label, list):
+        return apart(combine, answer[0], outcome.label)
     labels = label_rows(outcome.label, len(answer), any(isinstance(row, list) for row in answer))
     if labels is None:
         return None
     return math.fsum(apart(combine, row, label) for row, label in zip(answer, labels, strict=True)) / len(answer)
 
 
-def _tally_from(found: Any, models: Sequence[str]) -> Tally:
+def _added(tally: Tally, laid_by: _LaidBy) -> Tally:
+    """With what was laid by: a model at a time, outcome after outcome."""
+    rows, costs = [], []
+    last: _LaidBy | None = laid_by
+    while last is not None:
+        last, losses, cost = last
+        rows.append(losses)
+        costs.append(cost)
+    rows.reverse()
+    costs.reverse()
+    whole = [row for row, cost in zip(rows, costs, strict=True) if cost >= 0.0]
+    served = tally.served
+    for cost in costs:
+        if cost >= 0.0:
+            served += cost
+    alone = list(tally.alone)
+    for place, column in enumerate(zip(*whole, strict=True)):
+        total = alone[place]
+        for loss in column:  # `sum` adds otherwise in some releases of Python
+            total += loss
+        alone[place] = total
+    return replace(
+        tally,
+        judged=tuple(
+            _judged_on(one, column, tally.decay)
+            for one, column in zip(tally.judged, zip(*rows, strict=True), strict=True)
+        ),
+        outcomes=tally.outcomes + len(rows),
+        full=tally.full + len(whole),
+        served=served,
+        alone=tuple(alone),
+    )
+
+
+def _judged_on(judged: Judged, losses: Sequence[float], decay: float) -> Judged:
+    """After outcomes that judged the model so; below 0: they did not."""
+    (weight, squares, total), squared = judged, decay * decay
+    for loss in losses:
+        if loss >= 0.0:
+            weight, squares, total = decay * weight + 1.0, squared * squares + 1.0, decay * total + loss
+        else:
+            weight, squares, total = decay * weight, squared * squares, decay * total
+    return Judged(weight, squares, total)
+
+
+def _tally_from(found: Any, nothing: Tally) -> Tally:
     try:
         if found["v"] != STATE_VERSION:
             raise ContractError(f"figures of a state have version {found['v']!r}, read is {STATE_VERSION}")
@@ -203,12 +255,8 @@ def _tally_from(found: Any, models: Sequence[str]) -> Tally:
         raise ContractError(f"figures of a state cannot be read: {error!r}") from error
     if not (0 <= full <= outcomes and all(0.0 <= loss <= full for loss in (served, *alone.values()))):
         raise ContractError(f"figures of a state cannot be {found}")
-    tally = Tally(
-        models=tuple(models),
-        judged=tuple(judged.get(model, Judged()) for model in models),
-        outcomes=outcomes,
-        alone=(0.0,) * len(models),
-    )
+    models = nothing.models
+    tally = replace(nothing, judged=tuple(judged.get(model, Judged()) for model in models), outcomes=outcomes)
     if set(alone) != set(models):
         return tally
     return replace(tally, full=full, served=served, alone=tuple(alone[model] for model in models))

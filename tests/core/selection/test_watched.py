@@ -27,7 +27,7 @@ from streamserve.core.selection.registry import POLICIES
 from streamserve.core.selection.stack import Stack
 from streamserve.core.selection.static import Static
 from streamserve.core.selection.thompson import Thompson
-from streamserve.core.selection.watched import Tally, Watched, half_life_of, tally_of
+from streamserve.core.selection.watched import MOST_LAID_BY, Tally, Watched, half_life_of, tally_of
 from streamserve.errors import ContractError
 from streamserve.testing.policy_checks import MODELS, POLICY_LAWS, PolicyLaw, outcome_of
 from tests.effort import check_law
@@ -112,6 +112,31 @@ def test_the_decayed_loss_is_the_weighted_mean_and_its_size_is_kishs(
     total = math.fsum(weights)
     assert found.mean_loss == pytest.approx(math.fsum(w * x for w, x in zip(weights, wrong, strict=True)) / total)
     assert found.effective == pytest.approx(total * total / math.fsum(w * w for w in weights))
+
+
+@given(
+    st.lists(st.tuples(*[st.sampled_from([0.0, 0.3, 1.0, math.nan, None])] * 2), max_size=3 * MOST_LAID_BY), st.data()
+)
+def test_a_kill_anywhere_changes_no_bit(rows: list[tuple[float | None, float | None]], data: st.DataObject) -> None:
+    """Whichever outcomes are added up together: as if each were added by itself."""
+    policy, killed_at = watched(), data.draw(st.sets(st.integers(0, len(rows))))
+    through = killed = policy.initial(AB)
+    each = [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    for place, row in enumerate(rows):
+        if place in killed_at:
+            killed = policy.load(json.loads(json.dumps(policy.dump(killed))), AB)
+        losses = {model: loss for model, loss in zip(AB, row, strict=True) if loss is not None}
+        outcome = outcome_of(losses, chosen=AB, offset=place)
+        through, killed = policy.learn(through, outcome), policy.learn(killed, outcome)
+        if any(loss >= 0.0 for loss in losses.values()):
+            decay = 0.5 ** (1.0 / 350.0)
+            for one, model in zip(each, AB, strict=True):
+                is_judged = losses.get(model, -1.0) >= 0.0
+                one[0] = decay * one[0] + is_judged
+                one[1] = decay * decay * one[1] + is_judged
+                one[2] = decay * one[2] + (losses[model] if is_judged else 0.0)
+    assert json.dumps(policy.dump(through)) == json.dumps(policy.dump(killed))
+    assert [list(one) for one in through.tally.judged] == each
 
 
 def test_a_model_that_is_not_judged_keeps_its_mean_and_loses_weight() -> None:
