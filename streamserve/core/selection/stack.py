@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -28,9 +28,8 @@ _LEAST_TOTAL = 0.01
 _FURTHEST = 100.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackWeights:
-    """One weight a model, finite; immutable. One below 0 takes away what other models have in common with this one."""
+class StackWeights(NamedTuple):
+    """One weight a model, finite. One below 0 takes away what other models have in common with this one."""
 
     models: tuple[str, ...]
     weights: tuple[float, ...]
@@ -94,7 +93,7 @@ class Stack:
         ]
         if max(moved) > _FURTHEST or min(moved) < -_FURTHEST:
             moved = [min(max(weight, -_FURTHEST), _FURTHEST) for weight in moved]
-        return StackWeights(models=state.models, weights=tuple(moved), events=state.events + 1)
+        return StackWeights(state.models, tuple(moved), state.events + 1)
 
     def pooled(self, states: Sequence[StackWeights], strength: float) -> StackWeights:
         """Weighted means: a level counts for the outcomes that it has learnt from, the one above it for `strength`."""
@@ -148,7 +147,7 @@ class Stack:
                 given.append(rows)
         labels = label_rows(outcome.label, len(given[0]), vectors=False) if given else None
         columns = [column_of(label, decision.classes) for label in labels or ()]
-        if not columns or min(columns) < 0:
+        if not columns or -1 in columns:
             return None
         logs = _logs_of(given, len(columns), len(decision.classes))
         return None if logs is None else (places, logs, columns)
@@ -163,7 +162,8 @@ def _slopes(weights: F64, logs: F64, columns: Sequence[int]) -> list[float]:
     for row, column in enumerate(columns):
         mine = logs[:, row]
         scores = weights.dot(mine)
-        above = np.exp(scores - max(scores.tolist()))
+        scores -= max(scores.tolist())
+        above = np.exp(scores, scores)
         above /= sum(above.tolist())
         above[column] -= 1.0  # what the mixture gives each class, less what the label does
         slopes: list[float] = mine.dot(above).tolist()
@@ -183,7 +183,7 @@ def _logs_of(given: Sequence[_Rows], n: int, width: int) -> F64 | None:
     least, most = numbers.item(numbers.argmin()), numbers.item(numbers.argmax())
     if not (least >= 0.0 and most <= 1.0):  # NaN is neither, and stands where both are looked for
         return None
-    logs: F64 = np.log(np.maximum(numbers, LEAST_PROBABILITY))
+    logs: F64 = np.log(numbers if least >= LEAST_PROBABILITY else np.maximum(numbers, LEAST_PROBABILITY))
     return logs
 
 

@@ -223,7 +223,7 @@ def _added(tally: Tally, laid_by: _LaidBy) -> Tally:
     return replace(
         tally,
         judged=tuple(
-            _judged_on(one, column, tally.decay)
+            _judged_by(one, column, tally.decay)
             for one, column in zip(tally.judged, zip(*rows, strict=True), strict=True)
         ),
         outcomes=tally.outcomes + len(rows),
@@ -233,14 +233,17 @@ def _added(tally: Tally, laid_by: _LaidBy) -> Tally:
     )
 
 
-def _judged_on(judged: Judged, losses: Sequence[float], decay: float) -> Judged:
+def _judged_by(judged: Judged, losses: Sequence[float], decay: float) -> Judged:
     """After outcomes that judged the model so; below 0: they did not."""
     (weight, squares, total), squared = judged, decay * decay
-    for loss in losses:
-        if loss >= 0.0:
+    if min(losses) >= 0.0:
+        for loss in losses:
             weight, squares, total = decay * weight + 1.0, squared * squares + 1.0, decay * total + loss
-        else:
+    else:
+        for loss in losses:
             weight, squares, total = decay * weight, squared * squares, decay * total
+            if loss >= 0.0:
+                weight, squares, total = weight + 1.0, squares + 1.0, total + loss
     return Judged(weight, squares, total)
 
 
