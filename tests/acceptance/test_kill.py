@@ -21,9 +21,10 @@ from tests.acceptance.running import PATIENCE, TIMEOUT_S, Up, project, serving
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(300)]
 
 RATE_PER_S = 200
-BEFORE_S = 3.0
-AFTER_S = 6.0
+BEFORE_S = 1.5
 GAP_S = 2.3
+AFTER_S = GAP_S * PATIENCE + 1.0
+"""Longer than any gap that is allowed."""
 DEADLINE_MS = 1_000
 SESSION_MS = 6_000
 MODEL = """
