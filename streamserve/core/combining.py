@@ -6,7 +6,7 @@ substituting an average: Clipper's rule costs up to 1.5 points of error). A miss
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,8 @@ from streamserve.core.messages import F64, I64, AnyArray, Flags
 
 #: What a probability counts as at least, where its logarithm is taken: one member cannot veto a class.
 LEAST_PROBABILITY = 1e-3
+#: Kinds of labels that compare as whole columns.
+_PLAIN = "biufUS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,7 +53,7 @@ def combine(rule: str, weights: F64, members: Sequence[MemberRows], draws: F64 |
     """
     if len(members) == 1 and rule in ("vote", "best", "drawn") and every(members[0].present):
         return _alone(members[0])
-    present = np.stack([member.present for member in members], axis=1)
+    present = _present(members)
     shares = np.where(present, weights, 0.0)
     nobody = shares.sum(axis=1) <= 0.0
     if some(nobody):  # all weight is with absent members: those present count alike
@@ -102,35 +104,68 @@ def _taken(members: Sequence[MemberRows], winner: np.ndarray) -> AnyArray:
 
 
 def _agreement(members: Sequence[MemberRows], labels: AnyArray) -> Flags:
-    return np.stack([member.present & same_labels(member.labels, labels) for member in members], axis=1)
+    """`[R, members]`: present, and said the same as `labels`."""
+    return _said(members)(labels)
+
+
+def _said(members: Sequence[MemberRows]) -> Callable[[AnyArray], Flags]:
+    """Labels -> which members, `[R, members]`, are present and said that: one comparison for all where they can stand
+    in one array."""
+    present = _present(members)
+    dtype = members[0].labels.dtype
+    plain = dtype.kind in _PLAIN and all(m.labels.ndim == 1 and m.labels.dtype == dtype for m in members)
+    stacked = np.array([member.labels for member in members]) if plain else None
+
+    def saying(labels: AnyArray) -> Flags:
+        if stacked is not None and labels.ndim == 1 and labels.dtype == dtype:
+            alike = stacked == labels
+        else:
+            alike = np.array([same_labels(member.labels, labels) for member in members])
+        said: Flags = present & alike.T
+        return said
+
+    return saying
+
+
+def _present(members: Sequence[MemberRows]) -> Flags:
+    return np.array([member.present for member in members]).T
 
 
 def _vote(shares: F64, members: Sequence[MemberRows], present: Flags) -> Combined:
     """Each label's weight is that of the members who said it; the first member in order wins a tie."""
-    k = len(members)
+    rows, k = shares.shape
     if k == 1:
         return _alone(members[0])
-    rows = len(shares)
-    equal = np.zeros((rows, k, k), np.bool_)
-    for i in range(k):
-        equal[:, i, i] = present[:, i]
-        for j in range(i + 1, k):
-            both = same_labels(members[i].labels, members[j].labels) & present[:, i] & present[:, j]
-            equal[:, i, j] = equal[:, j, i] = both
-    score = np.einsum("rij,rj->ri", equal, shares)
-    score[~present] = -1.0
-    winner = score.argmax(axis=1)
+    saying = _said(members)
+    first = np.zeros((rows, k), np.int64)  # who was the first to say what this member says
+    open_ = present.copy()
+    for one in range(k):
+        if not some(open_):
+            break
+        if some(open_[:, one]):
+            alike = saying(members[one].labels) & open_[:, one : one + 1]
+            first[alike] = one
+            open_ &= ~alike
     at = np.arange(rows)
-    agrees = equal[at, winner]
+    places = (at[:, None] * k + first).ravel()
+    score = np.bincount(places, np.where(present, shares, 0.0).ravel(), rows * k).reshape(rows, k)
+    score[~_begins(first, present)] = -1.0
+    winner = score.argmax(axis=1)
     best = score[at, winner]
-    score[agrees] = 0.0
+    score[at, winner] = 0.0
     return Combined(
         labels=_taken(members, winner),
         probabilities=None,
         classes=None,
-        agrees=agrees,
+        agrees=present & (first == winner[:, None]),
         lead=best - np.maximum(score.max(axis=1), 0.0),
     )
+
+
+def _begins(first: I64, present: Flags) -> Flags:
+    """`[R, members]`: present, and the first to say what they say."""
+    begins: Flags = present & (first == np.arange(first.shape[1]))
+    return begins
 
 
 def _alone(member: MemberRows) -> Combined:
