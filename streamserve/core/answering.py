@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from streamserve.core.asked import Asked
 from streamserve.core.blocks import Answered, Verdict, build_blocks
 from streamserve.core.bounds import Fill
 from streamserve.core.coalescing import Coalescing, SortedOut, subset
 from streamserve.core.codec import InputCodec
+from streamserve.core.composing import Composing
 from streamserve.core.decoding import UNDECODED, UNUSABLE_INPUT, InputRows
 from streamserve.core.desk import FAILED_CALLS_LIMIT, SUSPECTS_LIMIT, TELLING_REQUESTS, Batch, Desk
 from streamserve.core.effects import Count, Effect, RunBatch
@@ -20,12 +22,13 @@ from streamserve.core.events import BatchFinished
 from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import I64, U8, AnyArray, Failure, Outputs
 from streamserve.core.outputs import alike, check_outputs, joined
+from streamserve.core.presence import is_present
 from streamserve.core.reasons import PRESENT, Missing, Reason
 from streamserve.core.routes import AppRules, Route
 from streamserve.core.rows import ranges, starts_of
 from streamserve.core.table import Table
 
-_COPIED = ("partition", "offset", "append_ms", "route", "chosen", "probability", "epoch", "stale", "ids")
+_NONE = np.zeros(0, np.int64)
 
 
 class Answering:
@@ -37,7 +40,7 @@ class Answering:
         self._routes = routes
         self._table = table
         self._inputs = InputRows(table, routes, codecs)
-        self._next_batch = 0
+        self._composing = Composing(table, self._inputs)
         self._running: dict[int, Desk] = {}
         """By number of the batch."""
         self._coalescing = Coalescing(rules.bounds.queue_requests)
@@ -48,6 +51,10 @@ class Answering:
     def running(self, batch: int) -> Desk | None:
         """The desk whose call this is; None: nobody waits for it any more."""
         return self._running.get(batch)
+
+    def chosen_anew(self) -> None:
+        """Requests in the table have other choices than before."""
+        self._composing.chosen_anew()
 
     def forget(self, model: str) -> None:
         """A model is hosted no more."""
@@ -77,13 +84,18 @@ class Answering:
             head, too_late = desk.choose(size.rows, load.slack_ms, now_ms, guard_ms)
             for why, gone in too_late:
                 answered += self.shed(desk, gone, why, now_ms, effects)
+            newest = self._composing.again(head)
+            if newest is not None and not self._refusal(desk, newest.inputs):
+                batch = self._composing.take_again(desk, newest, size.why, now_ms)
+                answered += self._from_cache(desk, batch, size.why, now_ms, effects)
+                continue
             new = head[self._table["group"][self._table.at(head)] == UNDECODED]
             unusable = self._answer_unusable(desk, head, now_ms)
             answered += unusable
             if unusable or some(self._table["n_rows"][self._table.at(new)] > 1):
                 continue  # others stand at the head now, or it has more rows than it was counted for: decide again
             if len(desk):
-                batch = self._compose(desk, head, size.rows, size.why, now_ms)
+                batch = self._composing.compose(desk, head, size.rows, size.why, now_ms)
                 answered += self._from_cache(desk, batch, size.why, now_ms, effects)
         self._count_answered(desk, answered, effects)
         return answered
@@ -158,72 +170,22 @@ class Answering:
             return answered
         groups = table["group"][at]
         for group in distinct(groups[groups >= 0]):
-            words = self._refusal(desk, group)
+            words = self._refusal(desk, self._inputs.rows(group, _NONE, _NONE))
             if words:
                 wrong = head[groups == group]
                 desk.remove(wrong)
                 answered += self._answer_all(desk, wrong, Missing.BAD_INPUT, now_ms, words)
         return answered
 
-    def _refusal(self, desk: Desk, group: int) -> str:
+    def _refusal(self, desk: Desk, rows: AnyArray) -> str:
         """Why the model does not take rows of this form; empty: it does."""
-        row = self._inputs.rows(group, np.zeros(0, np.int64), np.zeros(0, np.int64))
-        shape, rules = row.shape[1:], desk.rules
-        is_text = bool(row.dtype == object)
+        shape, rules = rows.shape[1:], desk.rules
+        is_text = bool(rows.dtype == object)
         fits = rules.takes_text in (None, is_text) and rules.trailing_shape in (None, shape)
         if fits:
             return ""
         takes = _row_words(rules.trailing_shape, is_text=rules.takes_text)
         return f"{rules.model} takes rows of {takes}, this request has rows of {_row_words(shape, is_text=is_text)}"
-
-    def _compose(self, desk: Desk, head: I64, max_rows: int, why: str, now_ms: int) -> Batch:
-        """Take those of `head` that are of the first one's group, up to `max_rows`; a larger request goes in parts."""
-        table = self._table
-        at = table.at(head)
-        groups = table["group"][at]
-        if some(groups != groups[0]):
-            head, at = head[groups == groups[0]], at[groups == groups[0]]
-        n_rows = table["n_rows"][at]
-        first = int(head[0])
-        taken = desk.rows_taken.get(first, 0)
-        if taken or int(n_rows[0]) > max_rows:
-            return self._compose_part(desk, first, taken, max_rows, now_ms)
-        k = len(head)
-        if not every(n_rows == 1):
-            k = max(1, int(np.searchsorted(np.cumsum(n_rows), max_rows, side="right")))
-            head, at, n_rows = head[:k], at[:k], n_rows[:k]
-        desk.take(head)
-        desk.forget_parts(head)  # a large one that was begun and now fits is taken whole
-        inputs = self._inputs.rows(int(groups[0]), table["first_row"][at], n_rows)
-        return self._batch(head, n_rows, inputs, why, now_ms)
-
-    def _compose_part(self, desk: Desk, handle: int, taken: int, max_rows: int, now_ms: int) -> Batch:
-        table = self._table
-        at = table.at(np.array([handle], np.int64))
-        rows = min(max_rows, int(table["n_rows"][at][0]) - taken)
-        inputs = self._inputs.rows(int(table["group"][at][0]), table["first_row"][at] + taken, np.array([rows]))
-        desk.rows_taken[handle] = taken + rows
-        batch = self._batch(np.array([handle], np.int64), np.array([rows], np.int64), inputs, "cap", now_ms)
-        if taken + rows == int(table["n_rows"][at][0]):
-            desk.remove_from_queue(handle)
-        return replace(batch, limited=True, part_of=handle)
-
-    def _batch(self, handles: I64, n_rows: I64, inputs: AnyArray, why: str, now_ms: int) -> Batch:
-        table = self._table
-        at = table.at(handles)
-        return Batch(
-            number=self._number(),
-            handles=handles,
-            n_rows=n_rows,
-            inputs=inputs,
-            columns={name: table[name][at] for name in _COPIED},
-            started_ms=now_ms,
-            limited=why not in ("drained", "first"),
-        )
-
-    def _number(self) -> int:
-        self._next_batch += 1
-        return self._next_batch - 1
 
     def _run(self, desk: Desk, batch: Batch, why: str, now_ms: int, effects: list[Effect]) -> None:
         desk.running = batch
@@ -232,7 +194,7 @@ class Answering:
         desk.circuit.tries()
         here = False
         if desk.lane is not None:
-            here = desk.lane.begin(desk.rules.model, desk.expected_ms(int(batch.n_rows.sum())))
+            here = desk.lane.begin(desk.rules.model, desk.expected_ms(len(batch.inputs)))
         effects.append(
             RunBatch(
                 batch=batch.number,
@@ -268,7 +230,7 @@ class Answering:
             at = self._table.at(mine)
             n_rows = self._table["n_rows"][at]
             inputs = self._inputs.rows(group, self._table["first_row"][at], n_rows)
-            batch = self._batch(mine, n_rows, inputs, "cache", now_ms)
+            batch = self._composing.batch(mine, n_rows, inputs, "cache", now_ms)
             sorted_out = self._coalescing.sort_out(desk.rules, batch, leads=False)
             gone = [rows for rows, _ in sorted_out.known] + [sorted_out.followers]
             desk.remove(mine[np.concatenate(gone)])
@@ -287,13 +249,14 @@ class Answering:
         return answered
 
     def _with_followers(self, desk: Desk, batch: Batch, verdict: Verdict) -> tuple[Batch, I64]:
-        """The batch with the requests that followed its members appended, and whose answer each request gets.
+        """The batch with the requests that followed its members appended, and whose answer each request gets; where
+        nobody followed, the very same batch.
 
         Fills the cache.
         """
         n = len(batch)
         if not batch.keys:
-            return batch, np.arange(n, dtype=np.int64)
+            return batch, _NONE
         source, handles = list(range(n)), batch.handles.tolist()
         self._coalescing.remember(desk.rules.model, batch, verdict.outputs, verdict.missing == PRESENT)
         for i, key in enumerate(batch.keys):
@@ -301,14 +264,14 @@ class Answering:
             source += [i] * len(live)
             handles += live
         if len(handles) == n:
-            return batch, np.arange(n, dtype=np.int64)
+            return batch, _NONE
         table = self._table
         at = table.at(np.array(handles[n:], np.int64))
         extended = replace(
             batch,
             handles=np.array(handles, np.int64),
             n_rows=batch.n_rows[source],
-            columns={name: np.concatenate((batch.columns[name], table[name][at])) for name in _COPIED},
+            asked=batch.asked.plus(Asked.read(table, at)),
         )
         return extended, np.array(source, np.int64)
 
@@ -324,13 +287,14 @@ class Answering:
         if outputs is None:
             yield from self._failed(desk, batch, event, now_ms, effects)
             return
-        rows = int(batch.n_rows.sum())
+        rows = len(batch.inputs)
         desk.batcher.observe(rows, event.duration_ms, batch.limited)
         desk.most_rows_run = max(desk.most_rows_run, rows)
         duration = max(0, round(event.duration_ms))
         checked = check_outputs(outputs, batch.n_rows)
         missing = checked.missing
-        if some(missing == PRESENT):
+        is_answered = is_present(missing) or some(missing == PRESENT)
+        if is_answered:
             desk.forms.answered(batch.inputs)
             self._went_well(desk, effects)
         elif desk.forms.is_strange(batch.inputs):
@@ -346,7 +310,7 @@ class Answering:
             yield from self._finish_part(desk, batch, outputs, duration)
             return
         # Of a call that answers nobody the rows are worth nothing, and may not even be as many as were asked for.
-        said = outputs if some(missing == PRESENT) else None
+        said = outputs if is_answered else None
         verdict = Verdict(missing=missing, outputs=said, details=checked.details, duration_ms=duration)
         yield from self._deliver(desk, batch, verdict)
 
@@ -399,11 +363,11 @@ class Answering:
             half = len(batch) // 2
             for part in (np.arange(half, len(batch)), np.arange(half)):
                 keys = tuple(batch.keys[i] for i in part.tolist()) if batch.keys else ()
-                piece = replace(subset(batch, part, self._number()), keys=keys, attempts=batch.attempts + 1)
+                piece = replace(subset(batch, part, self._composing.number()), keys=keys, attempts=batch.attempts + 1)
                 desk.retries.appendleft(piece)
             return
         if batch.attempts == 1 and not desk.calls_failed_in_row and batch.part_of < 0:
-            desk.retries.appendleft(replace(batch, number=self._number(), attempts=2))
+            desk.retries.appendleft(replace(batch, number=self._composing.number(), attempts=2))
             return
         desk.suspects.append((batch, event))
         model_is_bad = len(desk.suspects) >= SUSPECTS_LIMIT
@@ -487,7 +451,7 @@ class Answering:
         if not len(handles):
             return []
         n = len(handles)
-        batch = self._batch(handles, np.zeros(n, np.int64), np.zeros((0, 0)), "drained", now_ms)
+        batch = self._composing.batch(handles, np.zeros(n, np.int64), np.zeros((0, 0)), "drained", now_ms)
         return self._build(desk, batch, Verdict.all(n, missing, words))
 
     def let_go(self, desk: Desk, now_ms: int) -> list[Answered]:
@@ -509,7 +473,7 @@ class Answering:
     def not_hosted(self, model: str, handles: I64, now_ms: int) -> list[Answered]:
         """Answers for requests whose model is to be asked here, and is not loaded here."""
         n = len(handles)
-        batch = self._batch(handles, np.zeros(n, np.int64), np.zeros((0, 0)), "drained", now_ms)
+        batch = self._composing.batch(handles, np.zeros(n, np.int64), np.zeros((0, 0)), "drained", now_ms)
         verdict = Verdict.all(n, Missing.NOT_HOSTED, f"{model} is not loaded in the process that was to ask it")
         return build_blocks(batch, model, verdict, self._routes, self._errors_of)
 
@@ -520,7 +484,7 @@ class Answering:
         """Reason and words of values that no model can use."""
         table = self._table
         errors: dict[int, tuple[int, str]] = {}
-        if not some(missing != PRESENT):
+        if is_present(missing):
             return errors
         for i in indices(missing == Missing.BAD_INPUT).tolist():
             at = int(handles[i]) - table.base

@@ -132,6 +132,6 @@ def subset(batch: Batch, rows: I64, number: int) -> Batch:
         handles=batch.handles[rows],
         n_rows=batch.n_rows[rows],
         inputs=batch.inputs[ranges(starts[:-1][rows], batch.n_rows[rows])],
-        columns={name: column[rows] for name, column in batch.columns.items()},
+        asked=batch.asked.take(rows),
         keys=(),
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from streamserve.core.fast import distinct, indices
+from streamserve.core.masks import bits
 from streamserve.core.messages import I64, Flags
 from streamserve.core.settling import Settling
-from streamserve.core.window import Window, bits
+from streamserve.core.window import Window
 
 _FORMS = 1 << 20
 #: Weights sum to about 1.

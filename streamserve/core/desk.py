@@ -6,10 +6,10 @@ import math
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from streamserve.core.asked import Asked
 from streamserve.core.batching import Arrivals, Batcher, Load, Size, hopeless, make_batcher
 from streamserve.core.circuit import Circuit
 from streamserve.core.contention import Plan, Queued, plan_batch
@@ -58,8 +58,8 @@ class Batch:
     handles: I64
     n_rows: I64
     inputs: AnyArray
-    columns: dict[str, Any]
-    """`partition, offset, append_ms, route, chosen, probability, epoch, stale, ids`: one entry a request."""
+    asked: Asked
+    """Of each request, what its answer needs."""
     started_ms: int
     limited: bool
     attempts: int = 1
@@ -125,7 +125,7 @@ class Desk:
     @property
     def has_work(self) -> bool:
         """Something is queued, or a failed call is still being taken apart."""
-        return len(self._queue) > 0 or len(self.retries) > 0 or len(self.suspects) > 0
+        return bool(len(self._queue) or self.retries or self.suspects)
 
     @property
     def has_begun(self) -> bool:
@@ -239,6 +239,8 @@ class Desk:
         """Remove and return the queued requests whose deadline is at most this."""
         if not len(self._queue):
             return self._queue
+        if self.due_ms() > until_ms:
+            return self._queue[:0]
         deadlines = self._table["deadline_ms"][self._table.at(self._queue)]
         return self._pop_front(int(np.searchsorted(deadlines, until_ms, side="right")))
 
@@ -301,9 +303,9 @@ class Desk:
         return int(self._table["arrived_ms"][self._table.at(self._queue)].min())
 
     def load(self, now_ms: int, guard_ms: int, backlog_rows: int) -> Load:
-        head = self._table.at(self._queue[:1])
-        deadline = int(self._table["deadline_ms"][head][0])
-        append = int(self._table["append_ms"][head][0])
+        head = int(self._queue[0]) - self._table.base
+        deadline = int(self._table["deadline_ms"][head])
+        append = int(self._table["append_ms"][head])
         n_rows = self._table["n_rows"][self._table.at(self._queue[: self.rules.max_batch])]
         return Load(
             queued_rows=int(np.maximum(n_rows, 1).sum()) + max(0, len(self._queue) - self.rules.max_batch),

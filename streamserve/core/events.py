@@ -62,6 +62,8 @@ class AnswersFetched:
     blocks: tuple[Answers, ...]
     positions: Mapping[int, int]
     """Partition -> first offset that is not yet read."""
+    waited_ms: int = 0
+    """So long ago the first of them was there to be taken in; what comes from the log is taken in at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,6 +10,7 @@ import numpy as np
 
 from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import F64, I64, U8, AnyArray, Flags, Outputs
+from streamserve.core.presence import all_present
 from streamserve.core.reasons import Missing
 
 #: A record of the answers topic takes 8 MiB; 64 KiB are left for what stands around the answer.
@@ -31,9 +32,12 @@ def check_outputs(outputs: Outputs, n_rows: I64, most_bytes: int = MOST_ANSWER_B
     wrong = _wrong_form(outputs, total)
     if wrong:
         return Checked(missing=np.full(n, Missing.WRONG_ROW_COUNT, np.uint8), details=dict.fromkeys(range(n), wrong))
+    finite, row_bytes = _finite(outputs), _row_bytes(outputs)
+    may_be_large = row_bytes * total > most_bytes
+    if finite is None and not outputs.row_errors and not may_be_large:
+        return Checked(missing=all_present(n), details={})
     missing = np.zeros(n, np.uint8)
     details: dict[int, str] = {}
-    finite = _finite(outputs)
     if finite is not None or outputs.row_errors:
         request_of = np.arange(n) if total == n else np.repeat(np.arange(n), n_rows)
         if finite is not None:
@@ -45,8 +49,7 @@ def check_outputs(outputs: Outputs, n_rows: I64, most_bytes: int = MOST_ANSWER_B
                 request = int(request_of[row])
                 missing[request] = Missing.ROW_ERROR
                 details[request] = words
-    row_bytes = _row_bytes(outputs)
-    if total and row_bytes * int(n_rows.max()) > most_bytes:
+    if may_be_large and row_bytes * int(n_rows.max()) > most_bytes:
         for request in indices(n_rows * row_bytes > most_bytes).tolist():
             missing[request] = Missing.OUTPUT_TOO_LARGE
             size = int(n_rows[request]) * row_bytes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,9 +92,18 @@ def span_ms(from_ms: I64, to_ms: int) -> I32:
 
 
 def starts_of(lengths: I64) -> I64:
-    """`row_starts` of consecutive requests: `[n]` -> `[n + 1]`."""
+    """`row_starts` of consecutive requests: `[n]` -> `[n + 1]`, not to be written to; of requests of one row each it is
+    mostly the same array."""
     if every(lengths == 1):
-        return np.arange(len(lengths) + 1, dtype=np.int64)
+        return _counting(len(lengths) + 1)
     starts = np.zeros(len(lengths) + 1, np.int64)
     lengths.cumsum(out=starts[1:])
     return starts
+
+
+@lru_cache(maxsize=64)
+def _counting(n: int) -> I64:
+    """0, 1, 2, ..."""
+    numbers = np.arange(n, dtype=np.int64)
+    numbers.flags.writeable = False
+    return numbers

@@ -13,6 +13,7 @@ from streamserve.core.codec import InputCodec
 from streamserve.core.combining import Combined, MemberRows, combine, served_probability
 from streamserve.core.epochs import EpochTable
 from streamserve.core.fast import distinct, every, indices, some
+from streamserve.core.masks import bits
 from streamserve.core.messages import (
     F64,
     I64,
@@ -36,7 +37,7 @@ from streamserve.core.selection.base import draw, salt_of
 from streamserve.core.selection.confident import Confident
 from streamserve.core.slicing import take_predictions
 from streamserve.core.sureness import Said, sureness
-from streamserve.core.window import NO_ERROR, Due, Window, bits, head_words, member_words
+from streamserve.core.window import NO_ERROR, Due, Window, head_words, member_words
 
 _UNUSABLE = np.array(sorted(UNUSABLE), np.int64)
 _ERROR = int(Outcome.ERROR)

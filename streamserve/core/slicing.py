@@ -186,6 +186,9 @@ def joined_answers(blocks: Sequence[Answers]) -> list[Answers]:
         by_model.setdefault((block.route, block.model), []).append(block)
     joined: list[Answers] = []
     for of_model in by_model.values():
+        if len(of_model) == 1:
+            joined += of_model
+            continue
         kinds = _by_kind(of_model)
         if len(kinds) > 1:  # joined, a later answer of one kind would come before an earlier one of another
             kinds = _by_kind(_first_of_each(of_model))

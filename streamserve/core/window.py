@@ -4,7 +4,7 @@ Long since every rule here is one about the same columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,10 +15,12 @@ from streamserve.core.admission import Admitted
 from streamserve.core.bounds import Fill
 from streamserve.core.combining import MemberRows
 from streamserve.core.fast import every, has_bit, indices, some
-from streamserve.core.messages import F64, I64, NO_HEAD, U64, Answers, AnyArray, Failure, Flags, Requests, request_keys
+from streamserve.core.masks import bits, in_order_of
+from streamserve.core.member_store import MemberStore
+from streamserve.core.messages import I64, NO_HEAD, U64, Answers, AnyArray, Failure, Flags, Requests, request_keys
+from streamserve.core.presence import is_present
 from streamserve.core.reasons import PRESENT, Missing
 from streamserve.core.route_versions import Routes
-from streamserve.core.rows import RowStore
 from streamserve.core.table import NEVER_MS, Table
 
 _Row = TypeVar("_Row", bound=np.generic)
@@ -43,7 +45,7 @@ class Window:
         self._keys: I64 = np.zeros(0, np.int64)
         """`request_keys` of what is open, increasing, and of some that are gone; `_handles` says which they are."""
         self._handles: I64 = np.zeros(0, np.int64)
-        self._stores: dict[tuple[int, int], _MemberStore] = {}
+        self._stores: dict[tuple[int, int], MemberStore] = {}
         self._forms: dict[tuple[Any, ...], int] = {}
         self._classes: dict[Hashable, AnyArray] = {}
         self.words: dict[int, dict[int, str]] = {}
@@ -212,27 +214,101 @@ class Window:
 
     # -- answers -------------------------------------------------------------------------------------------------
 
-    def apply(self, answers: Answers, rows: Flags) -> I64:
-        """Take those answers of a block that `rows` marks; the handles that they reached. The first answer wins.
+    def apply(self, together: Sequence[Answers], rows: Flags) -> list[I64]:
+        """Take those answers that `rows` marks, of blocks of the same requests; the handles that they reached. The
+        first answer of a member wins.
 
         Each is read under the version of the route that its request has: a block's bits are put in that one's order.
         """
-        handles, found = self.find(answers.partition, answers.offsets)
+        handles, found = self.find(together[0].partition, together[0].offsets)
         found &= rows
         if not some(found):
-            return handles[:0]
+            return []
+        at, mine = self.table.at(handles), indices(found)
+        self._note_places(together, at, mine)
+        reached = self._apply_together(together, handles, mine) if len(together) > 1 else None
+        if reached is not None:
+            return [reached]
+        return [
+            self._apply(answers, handles, mine, member)
+            for answers in together
+            if self.asks(answers)
+            for member in self._asking[answers.route, answers.model]
+        ]
+
+    def _note_places(self, together: Sequence[Answers], at: I64, mine: I64) -> None:
+        first = self.table["answer_offset"]
+        for answers in together:
+            if answers.log_offset is not None:  # of what is not known here too: who takes over may know it
+                first[at[mine]] = np.minimum(first[at[mine]], answers.log_offset[mine])
+
+    def _apply_together(self, together: Sequence[Answers], handles: I64, mine: I64) -> I64 | None:
+        """What several members say of the same requests, in one step: one look at each column for all of them.
+
+        None, and nothing done, where anything is unlike: an answer is missing, has been given, or has another form.
+        """
+        members = self._members_of(together)
+        if members is None:
+            return None
+        table, first = self.table, together[0]
+        (route, _), bits_ = members[0], [bit for _, bit in members]
+        mask = np.uint64(sum(1 << bit for bit in bits_))
+        at = table.at(handles)[mine]
+        heard = table["present"][at] | table["failed"][at]
+        if some(table["route"][at] != route) or some(heard & mask != 0):
+            return None
+        form, n_rows = self._form_of(first, route), np.diff(first.row_starts)[mine]
+        known, form_known = table["n_rows"][at], table["form"][at]
+        fits = ((known == 0) | (known == n_rows)) & (n_rows > 0) & ((form_known == 0) | (form_known == form))
+        blocks = list(zip(together, members, strict=True))
+        if not every(fits) or not all(self._is_like(answers, first, form, member) for answers, member in blocks):
+            return None
+        self._adopt(first, at, mine, route)
+        new = heard == 0
+        if some(new):
+            self._take_ids(first, at[new], mine[new])
+        self._take_times(together, at, mine)
+        begin = np.array([self._store_of(answers, member).append(answers) for answers, member in blocks])
+        table["row_at"][at[:, None], bits_] = begin + first.row_starts[:-1][mine, None]
+        table["n_rows"][at] = n_rows
+        table["form"][at] = form
+        table["present"][at] |= mask
+        for answers, (_, bit) in blocks:
+            self._note_head(answers, at, bit)
+        reached: I64 = handles[mine]
+        return reached
+
+    def _members_of(self, together: Sequence[Answers]) -> list[tuple[int, int]] | None:
+        """Of one version of one route, each another; None: they are not."""
+        self._follow()
+        members = []
+        for answers in together:
+            asking = self._asking.get((answers.route, answers.model), ())
+            if len(asking) != 1:
+                return None
+            members.append(asking[0])
+        alike = len({route for route, _ in members}) == 1 and len(set(members)) == len(members)
+        return members if alike else None
+
+    def _is_like(self, answers: Answers, first: Answers, form: int, member: tuple[int, int]) -> bool:
+        """Every request is answered, in rows like those of the first, which go on where the member's are kept."""
+        store = self._stores.get(member)
+        return (
+            answers.models == first.models
+            and is_present(answers.missing)
+            and (answers.row_starts is first.row_starts or np.array_equal(answers.row_starts, first.row_starts))
+            and self._form_of(answers, member[0]) == form
+            and (store is None or store.takes(answers))
+        )
+
+    def _take_times(self, together: Sequence[Answers], at: I64, rows: I64) -> None:
+        """The longest of each."""
         table = self.table
-        at = table.at(handles)
-        mine = indices(found)
-        if answers.log_offset is not None:  # of what is not known here too: who takes over may know it
-            table["answer_offset"][at[mine]] = np.minimum(table["answer_offset"][at[mine]], answers.log_offset[mine])
-        if not self.asks(answers):
-            return handles[:0]
-        asking = self._asking[answers.route, answers.model]
-        if len(asking) == 1:
-            return self._apply(answers, handles, mine, asking[0])
-        reached = [self._apply(answers, handles, mine, member) for member in asking]
-        return np.concatenate(reached)
+        queued = {id(answers.queue_ms): answers.queue_ms for answers in together}
+        for column in queued.values():
+            table["queue_ms"][at] = np.maximum(table["queue_ms"][at], column[rows])
+        slowest = np.maximum.reduce([answers.inference_ms for answers in together])
+        table["inference_ms"][at] = np.maximum(table["inference_ms"][at], slowest[rows])
 
     def _apply(self, answers: Answers, handles: I64, mine: I64, member: tuple[int, int]) -> I64:
         """Of the requests that have this version of the route."""
@@ -247,8 +323,7 @@ class Window:
         first = mine[heard == 0]
         if len(first):
             self._take_ids(answers, at[first], first)
-        table["queue_ms"][at[fresh]] = np.maximum(table["queue_ms"][at[fresh]], answers.queue_ms[fresh])
-        table["inference_ms"][at[fresh]] = np.maximum(table["inference_ms"][at[fresh]], answers.inference_ms[fresh])
+        self._take_times((answers,), at[fresh], fresh)
         good = answers.missing[fresh] == PRESENT
         if not every(good):
             self._note_missing(answers, at, fresh[~good], bit)
@@ -267,7 +342,7 @@ class Window:
         ours = self.routes[route].models
         known: Flags | bool = True
         if answers.models and answers.models != ours:
-            chosen, known = _in_order_of(ours, answers.models, chosen)
+            chosen, known = in_order_of(ours, answers.models, chosen)
         second = np.uint64(self.routes[route].second_mask)
         asked = chosen & second  # whether it is to be waited for is no part of the choice
         chosen = chosen & ~second
@@ -327,10 +402,7 @@ class Window:
         known = table["n_rows"][at[rows]]
         form, form_known = self._form_of(answers, member[0]), table["form"][at[rows]]
         fits = ((known == 0) | (known == n_rows)) & (n_rows > 0) & ((form_known == 0) | (form_known == form))
-        store = self._stores.get(member)
-        if store is None or (not store.takes(answers) and not self._in_use(member)):
-            classes = self._known_classes(answers.classes)
-            store = self._stores[member] = _MemberStore(answers, classes, lambda: self._oldest_needed(member))
+        store = self._store_of(answers, member)
         if not store.takes(answers):
             fits[:] = False
         elif not every(fits):
@@ -346,9 +418,20 @@ class Window:
         table["n_rows"][at[rows]] = n_rows
         table["form"][at[rows]] = form
         table["present"][at[rows]] |= np.uint64(1 << bit)
+        self._note_head(answers, at[rows], bit)
+
+    def _store_of(self, answers: Answers, member: tuple[int, int]) -> MemberStore:
+        """Where the member's rows are kept: a new one where these do not fit and nobody needs the old one."""
+        store = self._stores.get(member)
+        if store is None or (not store.takes(answers) and not self._in_use(member)):
+            classes = self._known_classes(answers.classes)
+            store = self._stores[member] = MemberStore(answers, classes, lambda: self._oldest_needed(member))
+        return store
+
+    def _note_head(self, answers: Answers, at: I64, bit: int) -> None:
         if answers.head != NO_HEAD:
-            for row in at[rows].tolist():
-                self.heads.setdefault(row + table.base, {})[bit] = answers.head
+            for row in at.tolist():
+                self.heads.setdefault(row + self.table.base, {})[bit] = answers.head
 
     def _prevails(self, at: I64, bit: int) -> Flags:
         """Where answers differ in form, the member that the route names first decides, whoever was quicker.
@@ -443,75 +526,10 @@ class Window:
         return self._classes.setdefault((classes.dtype.str, tuple(classes.tolist())), classes)
 
 
-def _in_order_of(ours: tuple[str, ...], theirs: tuple[str, ...], chosen: U64) -> tuple[U64, Flags]:
-    """`[n]` masks in the order of another config of the route, in ours; and which name only models that are ours."""
-    found, known = np.zeros(len(chosen), np.uint64), np.ones(len(chosen), np.bool_)
-    for bit, model in enumerate(theirs):
-        named = has_bit(chosen, bit)
-        if model in ours:
-            found[named] |= np.uint64(1 << ours.index(model))
-        else:
-            known &= ~named
-    return found, known
-
-
 def _spread(rows: NDArray[_Row], present: Flags) -> NDArray[_Row]:
     spread = np.zeros((len(present), *rows.shape[1:]), rows.dtype)
     spread[present] = rows
     return spread
-
-
-class _MemberStore:
-    """Rows of one member: labels and, if it gives them, probabilities."""
-
-    def __init__(self, answers: Answers, classes: AnyArray | None, oldest_needed: Callable[[], int]) -> None:
-        assert answers.labels is not None
-        self._labels = RowStore(answers.labels, oldest_needed)
-        self._probabilities = None if answers.probabilities is None else RowStore(answers.probabilities, oldest_needed)
-        self.classes = classes
-        self._seen = answers.classes
-
-    @property
-    def end(self) -> int:
-        return self._labels.end
-
-    def takes(self, answers: Answers) -> bool:
-        if answers.labels is None or not self._labels.takes(answers.labels):
-            return False
-        if (answers.probabilities is None) != (self._probabilities is None):
-            return False
-        if answers.probabilities is not None and self._probabilities is not None:
-            if not self._probabilities.takes(answers.probabilities):
-                return False
-            return self._names(answers.classes)
-        return True
-
-    def _names(self, classes: AnyArray | None) -> bool:
-        """The same classes; a model mostly gives the very same array again."""
-        if classes is not self._seen and not np.array_equal(np.asarray(self.classes), np.asarray(classes)):
-            return False
-        self._seen = classes
-        return True
-
-    def append(self, answers: Answers) -> int:
-        assert answers.labels is not None
-        first = self._labels.append(answers.labels)
-        if self._probabilities is not None and answers.probabilities is not None:
-            self._probabilities.append(answers.probabilities)
-        return first
-
-    def slice(self, first_row: int, n: int) -> tuple[AnyArray, F64 | None]:
-        """Consecutive rows, as views."""
-        labels = self._labels.slice(first_row, n)
-        if self._probabilities is None:
-            return labels, None
-        return labels, self._probabilities.slice(first_row, n).astype(np.float64, copy=False)
-
-    def take(self, first_rows: I64, n_rows: I64) -> tuple[AnyArray, F64 | None]:
-        labels = self._labels.take(first_rows, n_rows)
-        if self._probabilities is None:
-            return labels, None
-        return labels, self._probabilities.take(first_rows, n_rows).astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -520,11 +538,6 @@ class Due:
 
     at: I64
     early: Flags
-
-
-def bits(mask: U64, width: int) -> Flags:
-    """`[n]` masks -> `[n, width]` flags."""
-    return (mask[:, None] >> np.arange(width, dtype=np.uint64)[None, :] & np.uint64(1)).astype(np.bool_)
 
 
 def member_words(words: Mapping[int, str], models: tuple[str, ...]) -> str:

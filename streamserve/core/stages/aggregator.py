@@ -20,6 +20,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from streamserve.core.admission import Admission
+from streamserve.core.asked import by_requests
 from streamserve.core.bounds import Fill
 from streamserve.core.codec import InputCodec
 from streamserve.core.deciding import Deciding
@@ -129,7 +130,7 @@ class AggregatorStage:
                 pass
             case _:
                 raise TypeError(f"an aggregator stage takes no {type(event).__name__}")
-        self._settle_ready(now_ms, effects)
+        self._settle_ready(now_ms, event.waited_ms if isinstance(event, AnswersFetched) else 0, effects)
         if now_ms >= self._first_early_ms():
             self._settle_early(now_ms, effects)
         self._settle_due(now_ms, effects)
@@ -278,10 +279,12 @@ class AggregatorStage:
 
     def _answered(self, event: AnswersFetched, effects: list[Effect]) -> None:
         blocks = []
-        for block in event.blocks:
-            owned = self._open.has(block.partition)
-            if some(owned):
-                blocks.append(block if every(owned) else take_answers(block, indices(owned)))
+        for together in by_requests(event.blocks):
+            owned = self._open.has(together[0].partition)
+            if every(owned):
+                blocks += together
+            elif some(owned):
+                blocks += [take_answers(block, indices(owned)) for block in together]
         self._apply(blocks)
         for partition, position in event.positions.items():
             owner = self._owned.get(partition)
@@ -294,12 +297,12 @@ class AggregatorStage:
             effects.append(Pause(source="answers", partitions=tuple(self._owned)))
 
     def _apply(self, blocks: list[Answers]) -> None:
-        for block in joined_answers(blocks):
-            known = block.offsets < self._next_request[block.partition]
-            self._touched.append(self._window.apply(block, known))
+        for together in by_requests(joined_answers(blocks)):
+            known = together[0].offsets < self._next_request[together[0].partition]
+            self._touched += self._window.apply(together, known)
             if self._early_due_ms != NEVER_MS:  # an answer under another choice may have undone a decision
                 self._early_due_ms = None
-            if not every(known):
+            for block in together if not every(known) else ():
                 for partition, early in answers_by_partition(take_answers(block, indices(~known))):
                     self._early[partition].append(early)
                     self._early_rows += len(early)
@@ -321,8 +324,8 @@ class AggregatorStage:
 
     # -- settling ------------------------------------------------------------------------------------------------
 
-    def _settle_ready(self, now_ms: int, effects: list[Effect]) -> None:
-        """Requests that something new was heard of: all members heard, decided, or unusable."""
+    def _settle_ready(self, now_ms: int, waited_ms: int, effects: list[Effect]) -> None:
+        """Requests that something new was heard of, so long ago: all members heard, decided, or unusable."""
         touched, self._touched = self._touched, []
         touched = [handles for handles in touched if len(handles)]
         if not touched:
@@ -337,8 +340,9 @@ class AggregatorStage:
             undecided = at[~complete & (table["early_ms"][at] == 0)]
             decided = undecided[self._deciding.decided(undecided)]
             if len(decided):
-                table["early_ms"][decided] = now_ms + EARLY_WAIT_MS
-                self._early_due_ms = min(self._first_early_ms(), now_ms + EARLY_WAIT_MS)
+                until_ms = now_ms + EARLY_WAIT_MS - waited_ms
+                table["early_ms"][decided] = until_ms
+                self._early_due_ms = min(self._first_early_ms(), until_ms)
         if some(complete):
             ready = at[complete]
             self._settle(Due(at=ready, early=np.zeros(len(ready), np.bool_)), now_ms, effects)

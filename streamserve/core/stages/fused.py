@@ -11,15 +11,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from streamserve.core.admission import Admission
+from streamserve.core.asked import by_requests
 from streamserve.core.bounds import Fill
 from streamserve.core.codec import InputCodec
 from streamserve.core.desk import ModelRules
-from streamserve.core.effects import Effect, EmitAnswers
+from streamserve.core.effects import Count, Effect, EmitAnswers
 from streamserve.core.epochs import EpochTable
 from streamserve.core.events import (
     AnswersFetched,
+    Assigned,
     BatchesFinished,
     ContextsFetched,
+    Drain,
     Event,
     ModelsHosted,
     Produced,
@@ -31,6 +34,7 @@ from streamserve.core.events import (
 )
 from streamserve.core.fast import every, indices, some
 from streamserve.core.headroom import Headroom
+from streamserve.core.holding import Holding
 from streamserve.core.messages import Answers
 from streamserve.core.routes import AppRules
 from streamserve.core.slicing import take_answers, unwritten_answers
@@ -58,16 +62,28 @@ class FusedStage:
             rules, models, codecs, epochs, admission, headroom=headroom, settles=False, pool=pool
         )
         self._aggregator = AggregatorStage(rules, epochs, codecs, admission, headroom=headroom)
+        self._holding = Holding(self._worker.is_called_for)
         self._late: dict[int, Answers] = {}
         self._next_late = -1
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        effects = self._handle(event, now_ms)
+        effects = self._release(event, now_ms) if self._holding else []
+        effects += self._handle(event, now_ms)
         # An event for one of the two stages must not leave the other's deadline behind.
         deadline_ms = self.next_deadline_ms()
         if deadline_ms is not None and deadline_ms <= now_ms:
             effects += self._both(Tick(), now_ms)
         return effects
+
+    def _release(self, event: Event, now_ms: int) -> list[Effect]:
+        """What is held is heard of before a deadline fires, and before ownership changes."""
+        deadline_ms = self.next_deadline_ms()
+        is_due = deadline_ms is not None and deadline_ms <= now_ms
+        if not is_due and not isinstance(event, Assigned | Revoked | ModelsHosted | Drain):
+            return []
+        answers = self._holding.release(now_ms)
+        n = 0 if answers is None else sum(map(len, answers.blocks))
+        return [Count(what="held", label="without_all", n=n), *self._apply(answers, now_ms)]
 
     def _handle(self, event: Event, now_ms: int) -> list[Effect]:
         match event:
@@ -95,17 +111,20 @@ class FusedStage:
         blocks = [effect.answers for effect in effects if isinstance(effect, EmitAnswers)]
         if not blocks:
             return effects
-        rest = [effect for effect in effects if not isinstance(effect, EmitAnswers)]
-        return rest + self._apply(blocks, now_ms)
+        rest: list[Effect] = [effect for effect in effects if not isinstance(effect, EmitAnswers)]
+        return rest + self._apply(self._holding.take(blocks, now_ms), now_ms)
 
-    def _apply(self, blocks: list[Answers], now_ms: int) -> list[Effect]:
+    def _apply(self, answers: AnswersFetched | None, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
-        for block in blocks:
-            if self._epochs.routes[block.route_index].learns:
-                unsettled = self._aggregator.unsettled(block.partition, block.offsets)
+        if answers is None:
+            return effects
+        for together in by_requests(answers.blocks):
+            if self._epochs.routes[together[0].route_index].learns:
+                unsettled = self._aggregator.unsettled(together[0].partition, together[0].offsets)
                 if not every(unsettled):
-                    self._emit_late(take_answers(block, indices(~unsettled)), effects)
-        return effects + self._aggregator.handle(AnswersFetched(blocks=tuple(blocks), positions={}), now_ms)
+                    for block in together:
+                        self._emit_late(take_answers(block, indices(~unsettled)), effects)
+        return effects + self._aggregator.handle(answers, now_ms)
 
     def _forget_late(self, partitions: tuple[int, ...]) -> None:
         for token, late in list(self._late.items()):
@@ -131,10 +150,8 @@ class FusedStage:
         return effects
 
     def next_deadline_ms(self) -> int | None:
-        one, other = self._worker.next_deadline_ms(), self._aggregator.next_deadline_ms()
-        if one is None or other is None:
-            return other if one is None else one
-        return min(one, other)
+        soonest = (self._worker.next_deadline_ms(), self._aggregator.next_deadline_ms(), self._holding.due_ms)
+        return min((due_ms for due_ms in soonest if due_ms is not None), default=None)
 
     def commit_metadata(self, partition: int) -> str:
         return self._aggregator.commit_metadata(partition)
@@ -149,4 +166,4 @@ class FusedStage:
 
     @property
     def idle(self) -> bool:
-        return self._worker.idle and self._aggregator.idle and not self._late
+        return self._worker.idle and self._aggregator.idle and not self._late and not self._holding

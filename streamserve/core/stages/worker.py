@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 
@@ -30,7 +31,6 @@ from streamserve.core.epochs import EpochTable
 from streamserve.core.events import (
     Assigned,
     BatchesFinished,
-    BatchFinished,
     ContextsFetched,
     Drain,
     Event,
@@ -52,7 +52,7 @@ from streamserve.core.opinions import unsure
 from streamserve.core.owned import Owned
 from streamserve.core.reasons import PRESENT, Missing
 from streamserve.core.routes import AppRules
-from streamserve.core.slicing import take_requests
+from streamserve.core.slicing import take_answers, take_requests
 from streamserve.core.stages.worker_send import Sending
 from streamserve.core.table import NEVER_MS, Table
 
@@ -124,6 +124,11 @@ class WorkerStage:
         """No later than the first deadline that somebody waits for; exact unless it is stale."""
         self._soonest_is_stale = False
 
+    def is_called_for(self, answers: Answers) -> bool:
+        """A model's call for the very requests of this block is under way."""
+        running = (desk.running for desk in self._hosted.desks.values())
+        return any(batch is not None and batch.asked.offset is answers.offsets for batch in running)
+
     def _host(self, models: Mapping[str, ModelRules], now_ms: int, effects: list[Effect]) -> None:
         """Other models than before. What is queued for one that has gone is answered at once."""
         for desk in self._hosted.change(models, self._answering.forget):
@@ -138,8 +143,7 @@ class WorkerStage:
             case RequestsFetched():
                 self._take(event.requests, now_ms, effects)
             case BatchesFinished():
-                for batch in event.batches:
-                    self._finish(batch, now_ms, effects)
+                self._finish(event, now_ms, effects)
             case Produced():
                 self._sending.acknowledge(event.token, effects)
             case ProduceFailed():
@@ -168,7 +172,8 @@ class WorkerStage:
             if desk.circuit.is_open and len(desk):
                 self._emit_all(self._answering.turn_away(desk, now_ms), now_ms, effects)
         # Others may have decoded what one waits to fill a batch with: then there are more rows than it saw.
-        for desk in in_turn([desk for desk in self._hosted.desks.values() if desk.go_at_ms is not None], now_ms):
+        waiting = [desk for desk in self._hosted.desks.values() if desk.go_at_ms is not None]
+        for desk in in_turn(waiting, now_ms) if waiting else ():
             self._cut(desk, now_ms, effects)
         self._ask_later(now_ms, effects)
         self._sending.drop_done()
@@ -391,11 +396,14 @@ class WorkerStage:
         answered = self._answering.cut(desk, now_ms, self._headroom.guard_of_calls_ms, backlog, effects)
         self._emit_all(answered, now_ms, effects)
 
-    def _finish(self, batch: BatchFinished, now_ms: int, effects: list[Effect]) -> None:
-        desk = self._answering.running(batch.batch)
-        if desk is not None and desk.running is not None:
-            self._headroom.noticed(desk.running.started_ms, batch.duration_ms, now_ms)
-            self._emit_all(self._answering.finish(desk, batch, now_ms, effects), now_ms, effects)
+    def _finish(self, event: BatchesFinished, now_ms: int, effects: list[Effect]) -> None:
+        answered: list[Answered] = []
+        for batch in event.batches:
+            desk = self._answering.running(batch.batch)
+            if desk is not None and desk.running is not None:
+                self._headroom.noticed(desk.running.started_ms, batch.duration_ms, now_ms)
+                answered += self._answering.finish(desk, batch, now_ms, effects)
+        self._emit_all(answered, now_ms, effects)
 
     def _expire(self, now_ms: int, effects: list[Effect]) -> None:
         """Deadlines that have come: shed what is queued, give up what is running."""
@@ -418,25 +426,32 @@ class WorkerStage:
     # -- answers -------------------------------------------------------------------------------------------------
 
     def _emit_all(self, answered: Iterable[Answered], now_ms: int, effects: list[Effect]) -> None:
-        for each in answered:
-            self._emit(each, now_ms, effects)
+        """Send blocks, those of the same requests in one step."""
+        for _, group in groupby(answered, key=lambda block: (id(block[0]), block[1].route_index)):
+            blocks = list(group)
+            asks_again = blocks[0][1].route_index in self._hosted.seconds
+            for together in [[block] for block in blocks] if asks_again else [blocks]:
+                self._emit(together[0][0], [answers for _, answers in together], now_ms, effects)
 
-    def _emit(self, answered: Answered, now_ms: int, effects: list[Effect]) -> None:
-        """Send a block; its requests wait for the acknowledgement. Those already given up (late) do not wait."""
-        ours = self._sending.ours(*answered)
-        if ours is None:
-            return
-        handles, answers = ours
-        table = self._table
-        if answers.route_index in self._hosted.seconds:
-            answers = self._with_second(handles, answers, now_ms, effects)
+    def _emit(self, handles: I64, blocks: list[Answers], now_ms: int, effects: list[Effect]) -> None:
+        """Send blocks of different models; their requests wait for the acknowledgements. Those already given up (late)
+        do not wait."""
+        ours = self._owned.began(blocks[0].partition, handles)
+        if not every(ours):
+            rows = indices(ours)
+            if not len(rows):
+                return
+            handles, blocks = handles[rows], [take_answers(block, rows) for block in blocks]
+        route, table = blocks[0].route_index, self._table
+        if route in self._hosted.seconds:
+            blocks = [self._with_second(handles, block, now_ms, effects) for block in blocks]
         at = table.at(handles[handles >= table.base])
         counted = at[table["waiting"][at] > 0]
-        table["waiting"][counted] -= 1
+        table["waiting"][counted] -= len(blocks)
         self._soonest_is_stale = True
-        if answers.route_index in self._hosted.thinning:
-            self._weigh(answers, handles, counted, now_ms)
-        self._sending.send(counted, answers, effects)
+        if route in self._hosted.thinning:
+            self._weigh(blocks, handles, counted, now_ms)
+        self._sending.send(counted, blocks, effects)
 
     def _with_second(self, handles: I64, answers: Answers, now_ms: int, effects: list[Effect]) -> Answers:
         """Ask for a second opinion where an answer is not sure enough and, alone, one would come in time.
@@ -456,6 +471,7 @@ class WorkerStage:
         rows, at = rows[in_time], at[in_time]
         mask = np.uint64(route.second_mask)
         table["chosen"][at] |= mask
+        self._answering.chosen_anew()
         table["waiting"][at] += 1
         chosen = answers.choice.chosen.copy()
         chosen[rows] |= mask
@@ -482,14 +498,15 @@ class WorkerStage:
                 waiting = handles[desk.queues(handles)]
                 self._emit_all(self._answering.look_up(desk, waiting, now_ms, effects), now_ms, effects)
 
-    def _weigh(self, answers: Answers, handles: I64, counted: I64, now_ms: int) -> None:
+    def _weigh(self, blocks: list[Answers], handles: I64, counted: I64, now_ms: int) -> None:
         """Tell the route's thinning which requests are over, and which of them nobody answered."""
         table = self._table
-        good = handles[(answers.missing == PRESENT) & (handles >= table.base)]
-        table["heard"][table.at(good)] = True
+        present = (np.array([answers.missing for answers in blocks]) == PRESENT) & (handles >= table.base)
+        table["heard"][table.at(handles[present.any(axis=0)])] = True
+        good = int(np.count_nonzero(present))
         over = counted[table["waiting"][counted] == 0]
-        lost = int(np.count_nonzero(~table["heard"][over])) if every(answers.missing == SHED) else 0
-        self._hosted.thinning[answers.route_index].ended(len(good), len(over), lost, now_ms)
+        lost = int(np.count_nonzero(~table["heard"][over])) if every(blocks[-1].missing == SHED) else 0
+        self._hosted.thinning[blocks[0].route_index].ended(good, len(over), lost, now_ms)
 
     def _note_lost(self, at: I64, now_ms: int) -> None:
         """Requests whose deadline came before all their models had answered."""

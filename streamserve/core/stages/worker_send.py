@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from streamserve.core.effects import Effect, EmitAnswers, settles
@@ -32,22 +34,15 @@ class Sending:
         """Sends that are not acknowledged."""
         return len(self._sent)
 
-    def ours(self, handles: I64, answers: Answers) -> tuple[I64, Answers] | None:
-        """What of a block belongs to present ownerships."""
-        ours = self._owned.began(answers.partition, handles)
-        if every(ours):
-            return handles, answers
-        rows = indices(ours)
-        return (handles[rows], take_answers(answers, rows)) if len(rows) else None
-
-    def send(self, at: I64, answers: Answers, effects: list[Effect]) -> None:
-        """`at`: places of the requests that wait for this block."""
+    def send(self, at: I64, blocks: Sequence[Answers], effects: list[Effect]) -> None:
+        """`at`: places of the requests that wait for each of these blocks."""
         if not self._settles:
-            effects.append(EmitAnswers(token=-1, answers=answers))
+            effects += [EmitAnswers(token=-1, answers=answers) for answers in blocks]
             self.settle(at, effects)
             return
-        self._table["unacked"][at] += 1
-        self._emit(at + self._table.base, answers, effects)
+        self._table["unacked"][at] += len(blocks)
+        for answers in blocks:
+            self._emit(at + self._table.base, answers, effects)
 
     def _emit(self, handles: I64, answers: Answers, effects: list[Effect]) -> None:
         token = self._next_token
