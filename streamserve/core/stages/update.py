@@ -86,7 +86,8 @@ class UpdateStage:
         self._learns = any(route.learns for route in rules.routes)
         self._keyed = any(route.learns and route.keyed for route in rules.routes)
         self._newest: dict[tuple[int, str, str], StateRecord] = {}
-        self._unreadable: dict[tuple[int, str, str], UnreadableState] = {}
+        self._unreadable: dict[tuple[int, str, str, bool], UnreadableState] = {}
+        """The newest of each state, damaged ones apart from whole ones: neither hides the other."""
         self._contexts: dict[str, set[str]] = {name: {GLOBAL} for name in self._routes}
         """Of each route, those that have a state, in whatever partition."""
         self._owned: dict[int, OwnedOutcomes] = {}
@@ -236,7 +237,7 @@ class UpdateStage:
 
     def _note_unreadable(self, records: tuple[UnreadableState, ...]) -> None:
         for record in records:
-            key = (record.partition, record.route, record.context)
+            key = (record.partition, record.route, record.context, record.is_whole)
             before = self._unreadable.get(key)
             if before is None or record.epoch > before.epoch:
                 self._unreadable[key] = record

@@ -318,6 +318,14 @@ def test_what_a_damaged_state_held_is_learnt_again_from_the_last_good_one() -> N
     assert (sent.data, sent.previous) == (learnt_from(*map(outcome, range(6))), 8)
 
 
+def test_a_whole_one_before_the_last_good_one_does_not_hide_a_damaged_one_after_it() -> None:
+    stage = update_of(publish_every_outcomes=1)
+    good = record_of(outcome(0), outcome(1), epoch=4, includes=2, covers=5)
+    stage.handle(StatesFetched(states=(good,), unreadable=(unreadable(2, is_whole=True), unreadable(7))), NOW_MS)
+    ready(stage, position=4, metadata='{"v":1,"rebuild_from":0}')
+    assert counts(stage.handle(outcomes(*map(outcome, range(6))), NOW_MS)) == {"included": 2, "learnt": 4}
+
+
 def test_what_is_not_read_again_is_counted() -> None:
     stage = update_of()
     good = record_of(outcome(0), epoch=4, includes=1, covers=5)
@@ -335,10 +343,13 @@ def test_a_damaged_state_before_a_good_one_changes_nothing() -> None:
     assert only(effects, EmitState).state.data == learnt_from(*map(outcome, range(3)))
 
 
-def test_nothing_is_written_over_a_state_of_another_release() -> None:
+@pytest.mark.parametrize("damaged", [(), (6,), (8,), (6, 8)], ids=str)
+def test_nothing_is_written_over_a_state_of_another_release(damaged: tuple[int, ...]) -> None:
+    """Whatever damaged records stand beside it."""
     stage = update_of()
     good = record_of(outcome(0), epoch=4, includes=1, covers=5)
-    stage.handle(StatesFetched(states=(good,), unreadable=(unreadable(7, is_whole=True),)), NOW_MS)
+    found = (*map(unreadable, damaged), unreadable(7, is_whole=True))
+    stage.handle(StatesFetched(states=(good,), unreadable=tuple(sorted(found, key=lambda one: one.epoch))), NOW_MS)
     with pytest.raises(ContractError, match="another release has written it"):
         ready(stage, position=1)
 
