@@ -86,7 +86,8 @@ def describe(settings: Settings, config: Path) -> Report:
         "routes": len(settings.routes),
         "fused": settings.fused,
         "unused_models": sorted(
-            set(settings.models) - {name for route in settings.routes.values() for name in route.models}
+            set(settings.models)
+            - {name for route in settings.routes.values() for name in (*route.models, route.second_opinion)}
         ),
     }
 

@@ -86,12 +86,19 @@ def import_attribute(module_name: str, attribute: str, spec: ModelSpec, base_dir
 
 
 def _where_to_run(module_name: str, base_dir: Path | None) -> str:
-    """What to do where the module stands beside the config, but the command runs elsewhere; else nothing."""
+    """What to do where the module stands beside the config, but the command runs elsewhere, or another package of its
+    name hides it; else nothing."""
     if base_dir is None:
         return ""
     file = base_dir.joinpath(*module_name.split("."))
     beside = file.with_name(f"{file.name}.py").is_file() or (file / "__init__.py").is_file()
-    return f"; it is in {base_dir}: run the command there" if beside else ""
+    if not beside:
+        return ""
+    package = module_name.partition(".")[0]
+    found = getattr(sys.modules.get(package), "__file__", None)
+    if found is not None and base_dir.resolve() not in Path(found).resolve().parents:
+        return f"; another {package} hides the one in {base_dir}: {found}. Give that folder an __init__.py too"
+    return f"; it is in {base_dir}: run the command there"
 
 
 def _import_module(module_name: str, spec: ModelSpec, base_dir: Path | None) -> ModuleType:

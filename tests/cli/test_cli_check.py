@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamserve.cli.check import describe
 from streamserve.cli.entry import run
 from streamserve.cli.probe import read_sample
 from streamserve.errors import ModelError
+from streamserve.settings import load_settings
 from tests.kafka.brokers.recorded import running
 
 MODELS = """\
@@ -263,3 +265,14 @@ def test_rows_of_unequal_length_are_told_in_our_words(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text("[[1, 2], [3]]")
     with pytest.raises(ModelError, match=r"row 0 has 2 values, row 1 has 1 value; give rows of equal length$"):
         read_sample(str(tmp_path / "rows.json"))
+
+
+def test_the_model_of_a_second_opinion_is_in_a_route(tmp_path: Path) -> None:
+    file = tmp_path / "app.toml"
+    file.write_text(
+        'app.name = "a"\npools.main.models = ["one", "two", "three"]\n'
+        'models.one.source = "m:x"\nmodels.two.source = "m:x"\nmodels.three.source = "m:x"\n'
+        '[routes.r]\nmodels = ["one"]\nconfidence_threshold = 0.8\nbelow_threshold = "second_opinion"\n'
+        'second_opinion = "two"\nconfidence.of = "probability"\n'
+    )
+    assert describe(load_settings(file), file)["unused_models"] == ["three"]

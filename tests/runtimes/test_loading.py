@@ -109,6 +109,19 @@ def test_a_module_beside_the_config_is_found_by_a_command_that_runs_there(
         load(spec("app_pack.other:model"), base_dir=project)
 
 
+def test_a_package_that_hides_the_one_beside_the_config_is_named(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without `__init__.py` comes after every package of its name, wherever that is."""
+    project, installed = app / "mine", app / "installed"
+    for folder in (project, installed):
+        (folder / "app_hidden").mkdir(parents=True)
+    write(project, "app_hidden/model.py", "model = max")
+    write(installed, "app_hidden/__init__.py", "")
+    monkeypatch.syspath_prepend(installed)
+    monkeypatch.chdir(project)
+    with pytest.raises(ModelError, match=r"another app_hidden hides the one in .*/mine: .*/installed/app_hidden/"):
+        load(spec("app_hidden.model:model"), base_dir=project)
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
