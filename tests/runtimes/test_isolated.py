@@ -31,8 +31,6 @@ from streamserve.runtimes.plain import plain_outputs
 from tests.acceptance.running import PATIENCE
 from tests.processes import alive
 
-pytestmark = pytest.mark.beside  # its calls have half a second
-
 MIB = 1 << 20
 BACK_S = 2.0
 WAIT_S = 20.0
