@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from streamserve.core.route_versions import Period
 from streamserve.core.routes import AppRules
 from streamserve.core.selection.base import is_sticky, sticky_places
 from streamserve.core.slicing import take_requests
+from streamserve.core.values import unchanging
 
 _ROUTE, _MODEL, _BUDGET, _PRIORITY = "ss-route", "mlserver-model", "ss-deadline-ms", "ss-priority"
 _WITHOUT = "ss-without"
@@ -53,7 +54,7 @@ _MOST_DIGITS = 20
 _WHOLE = re.compile("[+-]?[0-9]{1,3}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Admitted:
     """Columns of n requests."""
 
@@ -77,7 +78,7 @@ class Admitted:
     """Of each request; empty where its route has none, or it names none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class _Ask:
     """What one distinct set of headers asks for."""
 

@@ -10,7 +10,8 @@ at the value.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from streamserve.core.values import unchanging
 
 _ETA, _S, _M = 2.0, 1.4, 1.0
 _ZETA_S = 3.105472777583
@@ -18,7 +19,7 @@ _K1 = (_ETA**0.25 + _ETA**-0.25) / math.sqrt(2.0)
 _K2 = (math.sqrt(_ETA) + 1.0) / 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class RunningMean:
     """Values in [0, 1], one after the other; immutable."""
 

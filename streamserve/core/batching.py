@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from streamserve.core.messages import F64
+from streamserve.core.values import unchanging
 
 #: Backlog is to be gone in this time: the floor counts it as arrivals.
 DRAIN_MS = 500.0
@@ -24,7 +24,7 @@ _ARRIVAL_WINDOW_MS = 250
 _NEVER_MS = 1e12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Load:
     """What a batcher may look at."""
 
@@ -39,7 +39,7 @@ class Load:
     """The route's whole budget: what `aimd` and `quantile` hold half of."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Size:
     """A decision: at most `rows`, because of `why` (a metric label)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -14,12 +14,13 @@ from streamserve.core.presence import is_present
 from streamserve.core.reasons import PRESENT, Missing
 from streamserve.core.routes import Route
 from streamserve.core.rows import ranges, starts_of
+from streamserve.core.values import unchanging
 
 Answered = tuple[I64, Answers]
 """Handles (some may be gone) and the block that answers them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Verdict:
     """What became of a batch's requests."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from streamserve.core.values import unchanging
 
 
 class Fill(NamedTuple):
@@ -22,7 +23,7 @@ def fullest(fills: list[Fill]) -> Fill:
     return max(fills, key=lambda fill: fill.ratio, default=Fill(0, 0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Bounds:
     """Of one process; the names are those of `[bounds]` in the config, which has the words."""
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamserve.core.messages import F64, AnyArray
+from streamserve.core.values import unchanging
 
 _Value = TypeVar("_Value", bound=np.generic)
 #: Bookkeeping of one entry beside its arrays: key tuple, two array headers, the dictionary's slot.
 _ENTRY_BYTES = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class CachedRows:
     """One request's rows as a model answered them."""
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from streamserve.core.confidence import Calibration, LevelCounts
 from streamserve.core.messages import F64, I64
+from streamserve.core.values import unchanging
 from streamserve.errors import ConfigError, ContractError
 
 Method = Literal["counts", "isotonic", "temperature"]
@@ -30,7 +31,7 @@ _EDGE = 0.02
 _FURTHEST = 20.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Learnt:
     """What was learnt of how often answers are right; immutable."""
 
@@ -41,7 +42,7 @@ class Learnt:
     shift: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Calibrating:
     """The probability that an answer is right, by its agreement. Raises ConfigError on impossible parameters."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,9 +14,10 @@ from streamserve.core.fast import indices, some
 from streamserve.core.messages import I64, Flags, Outputs
 from streamserve.core.outputs import alike, joined
 from streamserve.core.rows import ranges, starts_of
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class SortedOut:
     """A batch, sorted out; numbers are indices of its requests."""
 

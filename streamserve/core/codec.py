@@ -8,14 +8,14 @@ shift the rows of their neighbours.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from streamserve.core.messages import I64, AnyArray, Headers
 from streamserve.core.reasons import Reason
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Rows:
     """The rows of n decoded values that share dtype and trailing shape."""
 
@@ -23,7 +23,7 @@ class Rows:
     """`[rows, ...]`"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Decoded:
     """What n values hold."""
 

@@ -7,12 +7,12 @@ substituting an average: Clipper's rule costs up to 1.5 points of error). A miss
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from streamserve.core.fast import every, indices, some
 from streamserve.core.messages import F64, I64, AnyArray, Flags
+from streamserve.core.values import unchanging
 
 #: What a probability counts as at least, where its logarithm is taken: one member cannot veto a class.
 LEAST_PROBABILITY = 1e-3
@@ -20,7 +20,7 @@ LEAST_PROBABILITY = 1e-3
 _PLAIN = "biufUS"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class MemberRows:
     """What one member said of R rows; rows where it is not `present` hold anything."""
 
@@ -33,7 +33,7 @@ class MemberRows:
     classes: AnyArray | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Combined:
     """The ensemble's answer for R rows; every row has at least one member present."""
 

@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from streamserve.core.messages import F64, I64, Flags
+from streamserve.core.values import unchanging
 from streamserve.errors import ConfigError, ContractError
 
 STATE_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class LevelCounts:
     """Decayed counts of right and wrong answers, one of each a level; immutable."""
 
@@ -33,7 +34,7 @@ class LevelCounts:
     events: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Calibration:
     """The probability that an answer is right, from decayed beta counts per level.
 
@@ -105,7 +106,7 @@ def levels_of(agrees: Flags) -> I64:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Tracked:
     """The score up to which answers are taken in; immutable."""
 
@@ -114,7 +115,7 @@ class Tracked:
     missed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class QuantileTracking:
     """A set or interval that misses the truth in a share `miss` of cases. Raises ConfigError on impossible parameters.
 

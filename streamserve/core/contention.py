@@ -15,18 +15,18 @@ all that is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from streamserve.core.fast import every, indices
 from streamserve.core.messages import F64, I64, Flags
+from streamserve.core.values import unchanging
 
 #: Those go first whom a call so much longer than predicted would not make late.
 SPARE = 1.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Queued:
     """Requests of one queue, `[n]` each, in order of deadline."""
 
@@ -38,7 +38,7 @@ class Queued:
     """0 where not known yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Plan:
     """What becomes of a queue now; positions in it, increasing. The rest stays."""
 

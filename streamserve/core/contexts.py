@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from streamserve.core.values import unchanging
 
 #: The state that all requests of a route share.
 GLOBAL = ""
@@ -37,7 +38,7 @@ def is_keyed(context: str) -> bool:
     return _KEY_DIVIDER in context
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class ContextRule:
     """Where the context of a route's requests comes from, and how many states it may have."""
 

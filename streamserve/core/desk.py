@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from streamserve.core.fast import some
 from streamserve.core.lanes import Lane
 from streamserve.core.messages import F64, I64, AnyArray, Flags, Outputs
 from streamserve.core.table import Table
+from streamserve.core.values import unchanging
 
 #: Single requests that fail one after the other, with no call going well in between: the model, not the requests.
 SUSPECTS_LIMIT = 4
@@ -31,7 +31,7 @@ MOST_FORMS = 64
 RETRY_HALVING_MS = 1000.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class ModelRules:
     """How one hosted model is to be run."""
 
@@ -50,7 +50,7 @@ class ModelRules:
     """Models of one lane share a thread; None: it has one of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Batch:
     """Requests of one model call. Everything that its answers need is copied: the requests may be gone by then."""
 

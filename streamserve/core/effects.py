@@ -6,14 +6,13 @@ Every `Emit*` carries a token, unique within the stage: the shell answers it wit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from streamserve.core.fast import distinct
 from streamserve.core.messages import I64, Answers, AnyArray, DeadLetters, Predictions
 from streamserve.core.records import FeedbackForward, OutcomeRecord, StateRecord
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class RunBatch:
     """Run a model on n rows; answered by one `BatchFinished`."""
 
@@ -29,25 +28,25 @@ class RunBatch:
     """By the loop itself, since it is brief and cannot hang (`lanes`); else off it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class EmitAnswers:
     token: int
     answers: Answers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class EmitPredictions:
     token: int
     predictions: Predictions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class EmitDeadLetters:
     token: int
     letters: DeadLetters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class EmitOutcomes:
     """Outcomes, each to the partition that it names."""
 
@@ -55,7 +54,7 @@ class EmitOutcomes:
     outcomes: tuple[OutcomeRecord, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class EmitState:
     """One learnt state to the epochs topic; the acknowledgement gives its epoch (offset) and append time."""
 
@@ -63,7 +62,7 @@ class EmitState:
     state: StateRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class EmitSnapshot:
     """The same state to the compacted policy topic (a keyed one: contexts topic), after its epochs record was
     acknowledged."""
@@ -72,7 +71,7 @@ class EmitSnapshot:
     state: StateRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class ForgetState:
     """A tombstone to the contexts topic: the keyed state of this context is not in force for any open request."""
 
@@ -82,7 +81,7 @@ class ForgetState:
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class ForwardFeedback:
     """Feedback that landed on another partition than its prediction: sent on, once."""
 
@@ -90,7 +89,7 @@ class ForwardFeedback:
     forward: FeedbackForward
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Settle:
     """These offsets of the driving topic need nothing more."""
 
@@ -98,7 +97,7 @@ class Settle:
     offsets: I64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Pause:
     """Stop fetching these partitions of a source (`requests`, `answers`, ...) until `Continue`."""
 
@@ -106,13 +105,13 @@ class Pause:
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Continue:
     source: str
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Count:
     """Something that is not lost in silence: a named count with one label value."""
 

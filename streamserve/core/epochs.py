@@ -19,7 +19,6 @@ Long since taking states, choosing and saying later what a choice was decided by
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -39,6 +38,7 @@ from streamserve.core.selection.base import Distribution, pick, salt_of
 from streamserve.core.selection.masking import masked
 from streamserve.core.selection.pooling import decided_by_features, pooled
 from streamserve.core.switches import Switches, SwitchRecord
+from streamserve.core.values import unchanging
 
 #: Distributions of a route that are remembered: of a context and the states that it is decided by.
 _REMEMBERED = 4096
@@ -69,7 +69,7 @@ class Decided(Protocol):
     def distribution(self) -> Distribution: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Pooled:
     """States of several levels drawn together, or one state with the features of a request."""
 
@@ -478,7 +478,11 @@ class _RouteStates:
         chain, own = self._chain(context, partition)
         above = chain[:-1] if own is chain[-1] else chain
         columns = [epochs, *(history.indices_at(append_ms) for history in above)]
-        kinds, of_kind = np.unique(np.stack(columns), axis=1, return_inverse=True)
+        kinds = np.stack(columns)
+        if every(kinds == kinds[:, :1]):  # as mostly: of one moment, by one state
+            kinds, of_kind = kinds[:, :1], np.zeros(len(epochs), np.int64)
+        else:
+            kinds, of_kind = np.unique(kinds, axis=1, return_inverse=True)
         found = []
         for epoch, *indices in kinds.T.tolist():
             states = [history.state(index) for history, index in zip(above, indices, strict=True)]

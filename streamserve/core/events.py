@@ -6,19 +6,20 @@ An event never asks for anything; what to do about it is the stage's decision (s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from streamserve.core.messages import I64, Answers, Outputs, Requests
 from streamserve.core.records import Feedback, JoinedPredictions, Outcomes, StateRecord, UnreadableState
 from streamserve.core.route_versions import RoutesRecord
 from streamserve.core.switches import SwitchRecord
+from streamserve.core.values import unchanging
 
 if TYPE_CHECKING:
     from streamserve.core.desk import ModelRules
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Resume:
     """Where a new owner starts in one partition, as the last commit left it."""
 
@@ -34,28 +35,28 @@ class Resume:
     """End offset of the answers partition when ownership began: a deadline fires only once it has been reached."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Assigned:
     """Partitions that this process now owns. Their fetches start at `Resume.position`."""
 
     partitions: Mapping[int, Resume]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Revoked:
     """Partitions that this process no longer owns: their state is dropped, nothing more is emitted for them."""
 
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class RequestsFetched:
     """Everything that was fetched since the last event of this kind, of any partitions: to be decided together."""
 
     requests: Requests
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class AnswersFetched:
     """Answers of any partitions of the answers topic, and the positions after them."""
 
@@ -66,7 +67,7 @@ class AnswersFetched:
     """So long ago the first of them was there to be taken in; what comes from the log is taken in at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class RawAnswers:
     """A block of answers as it stands in the log: what it is about has been read, the rest on demand only."""
 
@@ -76,7 +77,7 @@ class RawAnswers:
     value: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class RawAnswersFetched:
     """Answers of one partition, for a stage that needs few of them, and the position after them."""
 
@@ -85,7 +86,7 @@ class RawAnswersFetched:
     next_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class StatesFetched:
     """Learnt states as they stand in the log (epochs topic; snapshots at the start)."""
 
@@ -97,7 +98,7 @@ class StatesFetched:
     """Of the models topic, in its order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class ContextsFetched:
     """Keyed states of a partition that was assigned, as they stand in the log: snapshots, and what follows them."""
 
@@ -108,21 +109,21 @@ class ContextsFetched:
     """All that stood there when the partition was assigned has come."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class ModelsHosted:
     """What this process hosts from now on, loaded and warmed: all of it, by model id."""
 
     models: Mapping[str, ModelRules]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class StatesKnownUntil:
     """Every state appended before this broker time has been seen."""
 
     known_until_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class BatchFinished:
     """A model call has returned, raised, or was given up."""
 
@@ -139,21 +140,21 @@ class BatchFinished:
     """Service time of the call, measured by the shell's monotonic clock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class BatchesFinished:
     """Model calls that have ended since the last event of this kind."""
 
     batches: tuple[BatchFinished, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class FeedbackFetched:
     """Feedback of one partition, in offset order; undecodable records are already dead letters."""
 
     feedback: Feedback
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class PredictionsFetched:
     """Terminal records of one partition of the predictions topic, and the position after them."""
 
@@ -162,14 +163,14 @@ class PredictionsFetched:
     next_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class OutcomesFetched:
     """Outcomes of one partition, in offset order."""
 
     outcomes: Outcomes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Produced:
     """The broker has acknowledged everything sent under this token."""
 
@@ -185,7 +186,7 @@ class Produced:
         return next(iter(self.offsets.values()), -1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class ProduceFailed:
     """Some of what was sent under this token is not in the log, or it is not known whether it is."""
 
@@ -198,12 +199,12 @@ class ProduceFailed:
     """As of `Produced`, where something was written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Drain:
     """The process is to stop: take nothing new, finish what is begun."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Tick:
     """Time has passed; sent at the stage's deadline, or earlier."""
 

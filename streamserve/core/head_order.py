@@ -12,17 +12,17 @@ A feedback may have several outcomes in the log (the join writes again what it h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from streamserve.core.records import OutcomeRecord
+from streamserve.core.values import unchanging
 
 #: Brokers' clocks agree within so many milliseconds.
 SKEW_MS = 50
 REMEMBERED = 2_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class ReadTo:
     """How far a partition has been learnt from."""
 
@@ -32,7 +32,7 @@ class ReadTo:
     """The newest time among what lies below."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Publication:
     """The head of a model after some rows, as a record of the log."""
 

@@ -19,11 +19,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from streamserve.core.values import unchanging
+
 if TYPE_CHECKING:
     from streamserve.core.desk import Desk
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class LaneRules:
     """How much is under way at most, all in predicted time."""
 

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from streamserve.core.records import Decision, FeedbackRecord, Label
+from streamserve.core.values import unchanging
 
 _REWARD_OUTCOMES = ("ok", "partial")
 
 Loss = Callable[[Label, Label], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Unusable:
     """Feedback that teaches nothing because it is wrong: why, for a person."""
 

@@ -14,11 +14,13 @@ Conventions
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
+
+from streamserve.core.values import unchanging
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -52,7 +54,7 @@ def request_keys(partition: I64, offsets: I64) -> I64:
     return (partition << _OFFSET_BITS) + offsets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Requests:
     """Requests as they were fetched, of any partitions; offsets of each partition increase but may have gaps."""
 
@@ -69,7 +71,7 @@ class Requests:
         return len(self.offsets)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Outputs:
     """What one model call says of a batch of n rows. Built by a runtime, checked by the worker stage."""
 
@@ -87,7 +89,7 @@ class Outputs:
     """Of a model whose head learns while it serves, the rows that the head which answered had learnt from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Choice:
     """Which models n requests go to, and under which learnt state that was decided."""
 
@@ -97,7 +99,7 @@ class Choice:
     stale: Flags
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Failure:
     """What a dead letter tells of a model's failure on one request."""
 
@@ -110,7 +112,7 @@ class Failure:
     """`name@version`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Answers:
     """One model's answers to n requests of one route. A record of the answers topic holds those of one partition."""
 
@@ -151,7 +153,7 @@ class Answers:
         return len(self.offsets)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class MemberOutput:
     """What one member said, in a block of predictions: only requests where it is present and differs."""
 
@@ -162,7 +164,7 @@ class MemberOutput:
     """One a request: the member answered and its labels are not those of `outputs`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class ToldProbabilities:
     """What one member's probabilities were, in a block of predictions: for policies that learn from them."""
 
@@ -173,7 +175,7 @@ class ToldProbabilities:
     """One a request: the member answered, with probabilities."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class NamedRows:
     """One more output of a block of predictions."""
 
@@ -184,7 +186,7 @@ class NamedRows:
     """One a request: it is a part of its record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Predictions:
     """Terminal records of n requests of one route, settled in one step; each belongs to its request's partition."""
 
@@ -242,7 +244,7 @@ class Predictions:
         return len(self.offsets)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class DeadLetters:
     """Records whose value could not be used, kept whole (up to a limit, cut by the shell) with their reason."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,13 +11,14 @@ from streamserve.core.fast import distinct, every, indices, some
 from streamserve.core.messages import F64, I64, U8, AnyArray, Flags, Outputs
 from streamserve.core.presence import all_present
 from streamserve.core.reasons import Missing
+from streamserve.core.values import unchanging
 
 #: A record of the answers topic takes 8 MiB; 64 KiB are left for what stands around the answer.
 MOST_ANSWER_BYTES = (8 << 20) - (64 << 10)
 _ROUNDING = 1e-6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Checked:
     """Verdict on a call's outputs, one entry a request."""
 

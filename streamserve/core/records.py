@@ -7,16 +7,17 @@ is a tuple.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from streamserve.core.messages import Headers
+from streamserve.core.values import unchanging
 
 #: A label is what JSON can say: for a request of many rows, a list of one per row.
 Label = Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class FeedbackRecord:
     """One label or reward for a past prediction."""
 
@@ -46,7 +47,7 @@ class FeedbackRecord:
         return self.append_ms if self.origin_ms is None else self.origin_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Feedback:
     """One fetch of one partition of the feedback topic."""
 
@@ -55,13 +56,13 @@ class Feedback:
     next_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class FeedbackForward:
     to_partition: int
     record: FeedbackRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class PredictionRecord:
     """What the join keeps of a terminal record; `raw` is decoded only on a match."""
 
@@ -72,12 +73,12 @@ class PredictionRecord:
     raw: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class JoinedPredictions:
     records: tuple[PredictionRecord, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Decision:
     """A terminal record, decoded: what was chosen, who answered what, and under which state."""
 
@@ -125,7 +126,7 @@ class Decision:
         return self.answer if self.second is None else self.members.get(self.chosen[0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class OutcomeRecord:
     """A decision joined with its feedback: what learning, evaluation and retraining read."""
 
@@ -154,7 +155,7 @@ class OutcomeRecord:
     append_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Outcomes:
     """One fetch of one partition of the outcomes topic."""
 
@@ -163,7 +164,7 @@ class Outcomes:
     next_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class StateRecord:
     """One learnt state of a (route, context), and from when it holds."""
 
@@ -193,7 +194,7 @@ class StateRecord:
         return self.includes.get(self.partition, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class UnreadableState:
     """A record of the epochs topic that should be a learnt state and cannot be read; its key tells whose."""
 

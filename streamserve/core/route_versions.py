@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,12 @@ import numpy as np
 from streamserve.core.fast import distinct, highest, indices, lowest
 from streamserve.core.messages import I64
 from streamserve.core.routes import Route
+from streamserve.core.values import unchanging
 
 NEVER_MS = -(1 << 62)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class RoutesRecord:
     """All routes of the app, as they are from some time after this record on."""
 
@@ -33,7 +34,7 @@ class RoutesRecord:
     """All such records stand in one partition."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Period:
     """From when on which routes are in force."""
 

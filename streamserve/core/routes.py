@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from streamserve.core.bounds import Bounds
 from streamserve.core.contexts import GLOBAL, ContextRule
 from streamserve.core.selection.base import Policy
 from streamserve.core.selection.confident import Confident
+from streamserve.core.values import unchanging
 
 COMBINE_RULES = ("vote", "mean_probability", "log_probability", "mean", "best", "drawn")
 
@@ -17,7 +17,7 @@ COMBINE_RULES = ("vote", "mean_probability", "log_probability", "mean", "best", 
 _KEEP_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Route:
     """What a request can ask for."""
 
@@ -77,7 +77,7 @@ class Route:
         return self.policy if isinstance(self.policy, Confident) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class AppRules:
     """What holds for all routes of an app."""
 
@@ -88,7 +88,7 @@ class AppRules:
     """A prediction is emitted this long before its deadline, so that its append is still in time."""
     epoch_delay_ms: int = 250
     """A state holds for requests appended at least this long after it."""
-    bounds: Bounds = Bounds()  # noqa: RUF009  (frozen)
+    bounds: Bounds = Bounds()
 
     @property
     def routes_delay_ms(self) -> int:

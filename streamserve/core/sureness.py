@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from streamserve.core.combining import Combined
 from streamserve.core.epochs import Decided
 from streamserve.core.messages import F64, I64, NamedRows
 from streamserve.core.selection.confident import Confident, ConfidentState
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Said:
     """Columns of a block of predictions."""
 

@@ -7,15 +7,15 @@ leave a route without any model, it is not in force for that route.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from streamserve.core.fast import every
 from streamserve.core.messages import I64, U64
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class SwitchRecord:
     """A model is switched off, or on again."""
 

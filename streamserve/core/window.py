@@ -5,7 +5,6 @@ Long since every rule here is one about the same columns."""
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from streamserve.core.presence import is_present
 from streamserve.core.reasons import PRESENT, Missing
 from streamserve.core.route_versions import Routes
 from streamserve.core.table import NEVER_MS, Table
+from streamserve.core.values import unchanging
 
 _Row = TypeVar("_Row", bound=np.generic)
 _LISTS = ("keys", "values", "headers", "ids", "traces", "contexts")
@@ -532,7 +532,7 @@ def _spread(rows: NDArray[_Row], present: Flags) -> NDArray[_Row]:
     return spread
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Due:
     """Requests to be settled now, and whether each was decided before all members had answered."""
 

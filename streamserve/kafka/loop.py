@@ -42,6 +42,7 @@ from streamserve.errors import ShuttingDown
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import Chunk
+from streamserve.kafka.tasks import happens_or
 
 _log = logging.getLogger(__name__)
 
@@ -423,9 +424,7 @@ class StageLoop:
             if left_ms <= 0:
                 return False
             self._progress.clear()
-            try:
-                await asyncio.wait_for(self._progress.wait(), left_ms / 1000)
-            except TimeoutError:
+            if not await happens_or(self._progress, left_ms / 1000):
                 return False
         return True
 

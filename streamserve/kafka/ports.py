@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple, Protocol
 
-from streamserve.core.messages import I64, Headers, headers_bytes
+from streamserve.core.messages import I64, Headers
+from streamserve.core.values import unchanging
 
 
 class At(NamedTuple):
@@ -20,7 +22,7 @@ class At(NamedTuple):
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Chunk:
     """Records of one fetch of one partition, as columns, in offset order."""
 
@@ -45,11 +47,11 @@ class Chunk:
 
 
 def _bytes_of(chunk: Chunk) -> int:
-    n_bytes = sum(map(len, filter(None, chunk.values))) + sum(map(len, filter(None, chunk.keys)))
-    return n_bytes + sum(map(headers_bytes, filter(None, chunk.headers)))
+    names_and_values = chain.from_iterable(chain.from_iterable(chunk.headers))
+    return sum(map(len, filter(None, chain(chunk.values, chunk.keys, names_and_values))))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Record:
     """One record to be written."""
 
@@ -71,7 +73,7 @@ class RecordColumns(Protocol):
     def headers(self) -> Sequence[Sequence[tuple[str, bytes | None]]]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Ack:
     """What became of one send. `error` empty: all of it is in the log."""
 
@@ -108,7 +110,7 @@ class Fence:
         return first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Committed:
     """A group's commit in one partition; offset -1: none."""
 
@@ -210,7 +212,7 @@ class LogWriter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Columns:
     """The plain form of `RecordColumns`."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from streamserve.core.losses import Unusable, apart, losses_of
 from streamserve.core.records import Decision, FeedbackRecord, Label
+from streamserve.core.values import unchanging
 
 SERVED = "served"
 """What callers got; no model has this name, since a model's id holds an `@`."""
@@ -22,7 +23,7 @@ _MOST_REFUSALS = 20
 OTHER_REFUSALS = "other words"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Replayed:
     """One request: what the candidate says of it now, and what was said and found out then."""
 

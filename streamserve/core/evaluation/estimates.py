@@ -9,11 +9,11 @@ intervals that miss.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from streamserve.core.messages import F64, I64
+from streamserve.core.values import unchanging
 
 #: Fewer effective samples than this say nothing.
 LEAST_EFFECTIVE = 30.0
@@ -22,7 +22,7 @@ Z_95 = 1.959963984540054
 _RIDGE = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Logged:
     """n decisions with one action each, as they were logged."""
 
@@ -49,7 +49,7 @@ class Logged:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Estimate:
     """A mean reward and its interval."""
 
@@ -59,7 +59,7 @@ class Estimate:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Evaluation:
     """All that the log says about a policy."""
 

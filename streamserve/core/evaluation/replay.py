@@ -25,12 +25,13 @@ from streamserve.core.routes import Route
 from streamserve.core.selection.base import Distribution, pick, salt_of
 from streamserve.core.selection.stack import column_of
 from streamserve.core.selection.sums import usable_losses
+from streamserve.core.values import unchanging
 
 _ANSWER = "answer"
 _READ_PROBABILITIES = ("mean_probability", "log_probability")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Evidence:
     """What the outcomes of one route say about a policy."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.drawing import one_of
 from streamserve.core.selection.weights import LearnsNothing, check_weights, weights_of
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class AB(LearnsNothing):
     """Asks one model, drawn by fixed shares; nothing is learnt.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from streamserve.core.selection.base import Policy, is_sticky, reads_probabilities
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Around:
     """Bears the name of the policy within, so that records, salts and metrics stay those of that one."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,9 +16,10 @@ import numpy as np
 from streamserve.core.fast import constant
 from streamserve.core.messages import F64, I64, PROBABILITY_ONE, U64
 from streamserve.core.records import OutcomeRecord
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Distribution:
     """What a policy may choose under one state: sets of models, each with its exact probability."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.pooling import decided_by_features, features_read, pooled
 from streamserve.core.selection.second import WithSecond
 from streamserve.core.selection.stack import column_of
+from streamserve.core.values import unchanging
 from streamserve.errors import ConfigError, ContractError
 
 STATE_VERSION = 1
@@ -33,7 +34,7 @@ _LEAST_STRENGTH = 100.0
 _ANSWERS = ("ok", "partial", "default")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class ConfidenceRules:
     """How confidence is learnt. Raises ConfigError on impossible parameters."""
 
@@ -60,7 +61,7 @@ class ConfidenceRules:
         return QuantileTracking(miss=1.0 - self.coverage, step=self.step) if self.coverage else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class ConfidentState:
     """What a policy has learnt, and how sure its answers are; immutable."""
 
@@ -77,7 +78,7 @@ class ConfidentState:
     """Of second opinions, all at one level: how often they are right where a first answer was not sure."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Confident(Around):
     """A policy that also learns how sure the answers under it are. Its name and its choices are the policy's own."""
 

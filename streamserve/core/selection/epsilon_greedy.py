@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from streamserve.core.records import OutcomeRecord
@@ -17,12 +16,13 @@ from streamserve.core.selection.rewards import (
     means,
 )
 from streamserve.core.selection.sums import check_half_life, check_share
+from streamserve.core.values import unchanging
 
 #: Answers of the common mean that a model's own mean is mixed with.
 _PRIOR = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class EpsilonGreedy(KeepsRewards):
     """Asks the model with the best decayed mean reward; with probability epsilon one of all, equally.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from streamserve.core.records import OutcomeRecord
@@ -20,9 +19,10 @@ from streamserve.core.selection.sums import (
     softmin,
     usable_losses,
 )
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Exp3(KeepsLosses):
     """Asks one model, drawn with probability `(1 - gamma) * softmin(eta * loss) + gamma / models`.
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.exp3 import Exp3, learn_drawn
 from streamserve.core.selection.sums import LossSums, events_held
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Exp3IX(Exp3):
     """Asks one model, drawn as by `exp3`; its loss counts divided by the logged probability + `implicit_exploration`.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -23,9 +22,10 @@ from streamserve.core.selection.sums import (
     softmin,
     usable_losses,
 )
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Exp4(KeepsLosses):
     """Asks all models; the answer of one of them serves, drawn by `(1 - gamma) * softmin(eta * loss) + gamma / models`.
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.selection.base import Distribution, Policy
 from streamserve.core.selection.watched import tally_of
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class StateFigures:
     """Of one state by itself: not drawn towards those above it, and with no model switched off or frozen."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from streamserve.core.anytime import RunningMean
@@ -19,12 +19,13 @@ from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.pooling import decided_by_features, features_read, pooled
 from streamserve.core.selection.sums import usable_losses
 from streamserve.core.selection.weights import names_model
+from streamserve.core.values import unchanging
 from streamserve.errors import ConfigError, ContractError
 
 STATE_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class FreezeRules:
     """When a model is frozen. Raises ConfigError on impossible parameters."""
 
@@ -42,7 +43,7 @@ class FreezeRules:
             raise ConfigError(f"freeze: stretch_outcomes must be at least 100, not {self.stretch_outcomes!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Frozen:
     """Why and since when a model is frozen."""
 
@@ -54,7 +55,7 @@ class Frozen:
     """... and the baseline's below this."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class FreezingState:
     """What a policy has learnt, how much each model's answers cost, and who is frozen; immutable."""
 
@@ -68,7 +69,7 @@ class FreezingState:
     again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Freezing(Around):
     """A policy some of whose models may be frozen. Its name and its choices are the policy's own.
 

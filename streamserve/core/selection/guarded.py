@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from streamserve.core.selection.drawing import one_of
 from streamserve.core.selection.pooling import pooled
 from streamserve.core.selection.sums import fixed_point
 from streamserve.core.selection.weights import names_model
+from streamserve.core.values import unchanging
 from streamserve.errors import ConfigError
 
 #: What a share of 0 counts as when shares are scaled, so that it can grow where the limits demand it.
@@ -25,7 +25,7 @@ _HALVINGS = 200
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class ShareLimits:
     """Of a model's share: of requests where the policy asks one model each, else of the weight in the combination."""
 
@@ -45,7 +45,7 @@ class ShareLimits:
         return (self.least_share, self.most_share, self.most_explored) != (0.0, 1.0, 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Guarded(Around):
     """A policy within limits. Its states are the policy's own, and so is its name.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from streamserve.core.records import OutcomeRecord
@@ -22,9 +21,10 @@ from streamserve.core.selection.sums import (
     usable_losses,
     within_reach,
 )
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Hedge(KeepsLosses):
     """Asks all models; weighs each by `exp(-eta * its decayed loss)`.
 

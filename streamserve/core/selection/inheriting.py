@@ -7,17 +7,17 @@ alike, until the learner has published a state that knows the heir.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.around import Around
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.pooling import decided_by_features, features_read, pooled
+from streamserve.core.values import unchanging
 from streamserve.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Heir:
     """Whose part a model gets, and how much of it."""
 
@@ -36,7 +36,7 @@ class Inherits(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Inheriting(Around):
     """A policy some of whose models are heirs. Its states are the policy's own. Raises ConfigError for a policy that
     learns and cannot let anybody inherit."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -19,9 +18,10 @@ from streamserve.core.selection.rewards import (
     means,
 )
 from streamserve.core.selection.sums import check_half_life, check_prior, check_share, fixed_point
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Leader(KeepsRewards):
     """Asks the leader alone; with probability `shadow` it asks all models, and the leader's answer still serves.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.inheriting import Heir, part
 from streamserve.core.selection.sums import STATE_VERSION, check_version, decay_of, usable_losses
+from streamserve.core.values import unchanging
 from streamserve.errors import ConfigError, ContractError
 
 MOST_FEATURES = 64
@@ -24,7 +25,7 @@ CENTRE = 0.5
 _LARGEST = 1e100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class LinearSums:
     """Decayed sums, of each model, over the outcomes that judged it; immutable. `d`: the features and a constant 1."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -12,9 +11,10 @@ from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.drawing import one_of
 from streamserve.core.selection.linear import KeepsLinear, LinearSums, aligned_linear, check_features, root
 from streamserve.core.selection.sums import check_half_life, check_rate
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class LinUCB(KeepsLinear):
     """Asks the model with the highest upper bound `theta'x + alpha sqrt(x' A^-1 x)` of its reward, given the features.
 

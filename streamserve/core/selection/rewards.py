@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.inheriting import Heir, part
 from streamserve.core.selection.sums import STATE_VERSION, check_version, decay_of, usable_losses
+from streamserve.core.values import unchanging
 from streamserve.errors import ContractError
 
 #: Fewer judged answers than this are as good as none: everything has been forgotten.
@@ -22,7 +22,7 @@ UNTRIED = 1e-9
 _NEWCOMER = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class RewardSums:
     """Decayed counts of judged answers and sums of their rewards, one of each a model; immutable."""
 

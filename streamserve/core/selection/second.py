@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,11 @@ import numpy as np
 from streamserve.core.records import OutcomeRecord
 from streamserve.core.selection.around import Around
 from streamserve.core.selection.base import Distribution
+from streamserve.core.values import unchanging
 from streamserve.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class WithSecond(Around):
     """A policy that knows nothing of one model of the route, the last; its states are the policy's own.
 

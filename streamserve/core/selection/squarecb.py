@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.drawing import one_of, with_floor
 from streamserve.core.selection.linear import KeepsLinear, LinearSums, aligned_linear, check_features, mean_rewards
 from streamserve.core.selection.sums import check_half_life, check_rate, check_share
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class SquareCB(KeepsLinear):
     """Asks one model: each but the best with `1 / (models + rate sqrt(events) gap)`, the best with what is left.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.drawing import all_of
 from streamserve.core.selection.inheriting import Heir, towards
 from streamserve.core.selection.sums import STATE_VERSION, check_rate, check_version
+from streamserve.core.values import unchanging
 from streamserve.errors import ContractError
 
 _Rows = list[list[float]]
@@ -36,7 +36,7 @@ class StackWeights(NamedTuple):
     events: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Stack:
     """Asks all models; weighs their log-probabilities so that the log loss of the mixture falls.
 

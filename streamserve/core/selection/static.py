@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -11,9 +10,10 @@ import numpy as np
 from streamserve.core.messages import PROBABILITY_ONE
 from streamserve.core.selection.base import Distribution
 from streamserve.core.selection.weights import LearnsNothing, check_weights, weights_of
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Static(LearnsNothing):
     """Asks every model that has a weight above 0, always, and combines them by these weights.
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from streamserve.core.messages import F64, I64, PROBABILITY_ONE
 from streamserve.core.selection.inheriting import Heir, towards
+from streamserve.core.values import unchanging
 from streamserve.errors import ConfigError, ContractError
 
 #: Of what `dump` gives. A state without a version is of the first.
 STATE_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class LossSums:
     """Decayed sums of losses, one a model; immutable."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from streamserve.core.records import OutcomeRecord
@@ -17,9 +16,10 @@ from streamserve.core.selection.rewards import (
     learn_rewards,
 )
 from streamserve.core.selection.sums import check_half_life, check_share
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Thompson(KeepsRewards):
     """Asks each model with the probability that it is the best, given what has been seen.
 

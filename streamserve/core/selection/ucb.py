@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from streamserve.core.records import OutcomeRecord
@@ -18,9 +17,10 @@ from streamserve.core.selection.rewards import (
     learn_rewards,
 )
 from streamserve.core.selection.sums import check_half_life, check_rate
+from streamserve.core.values import unchanging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class UCB(KeepsRewards):
     """Asks the model with the highest `mean + sqrt(width * ln(answers of all) / answers)`; counts and means decay.
 

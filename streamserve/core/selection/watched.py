@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from streamserve.core.contexts import is_keyed
@@ -18,6 +18,7 @@ from streamserve.core.selection.around import Around, frozen_models
 from streamserve.core.selection.base import Distribution, Policy
 from streamserve.core.selection.pooling import decided_by_features, features_read, pooled
 from streamserve.core.selection.sums import decay_of
+from streamserve.core.values import unchanging
 from streamserve.errors import ContractError
 
 STATE_VERSION = 1
@@ -52,7 +53,7 @@ class Judged(NamedTuple):
         return self.weight * self.weight / self.squares if self.squares > 0.0 else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Tally:
     """Over the outcomes that a state was taught by; immutable."""
 
@@ -105,7 +106,7 @@ def tally_of(state: Any) -> Tally | None:
     return tally if tally is not None and tally.outcomes else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Watched(Around):
     """A policy that is watched. Its name and its choices are the policy's own."""
 

@@ -16,7 +16,7 @@ duplicate of it is known. `commit_metadata` names that place and from where pred
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from streamserve.core.arms import Arms
 from streamserve.core.bounds import Fill, fullest
@@ -54,11 +54,12 @@ from streamserve.core.routes import AppRules, Route
 from streamserve.core.stages.join_partition import Partition
 from streamserve.core.stages.join_send import Rejected, Sender
 from streamserve.core.stages.join_window import DecodeAnswers, LateAnswers, MemoryPredictions, StoreFactory
+from streamserve.core.values import unchanging
 
 DecodePrediction = Callable[[bytes], Decision | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class JoinOptions:
     partitions: int
     """Of every topic of the app."""

@@ -12,11 +12,12 @@ from streamserve.core.effects import Effect, EmitDeadLetters, EmitOutcomes, Forw
 from streamserve.core.events import ProduceFailed
 from streamserve.core.messages import DeadLetters
 from streamserve.core.records import FeedbackForward, FeedbackRecord, OutcomeRecord
+from streamserve.core.values import unchanging
 
 _LONGEST_RETRY_MS = 5_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Rejected:
     """Feedback that becomes a dead letter."""
 

@@ -18,7 +18,7 @@ Long since restoring, learning and publishing keep one promise together: a state
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,12 +45,13 @@ from streamserve.core.routes import AppRules, Route
 from streamserve.core.stages.join_partition import number_in
 from streamserve.core.stages.update_keyed import RestingStates
 from streamserve.core.stages.update_state import Learnt, OwnedOutcomes, Publication
+from streamserve.core.values import unchanging
 from streamserve.errors import ContractError
 
 _LONGEST_RETRY_MS = 5_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class UpdateOptions:
     partitions: int
     """Of every topic of the app."""

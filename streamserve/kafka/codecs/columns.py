@@ -11,6 +11,7 @@ import numpy as np
 from streamserve.core.codec import Decoded, Rows
 from streamserve.core.messages import I64, AnyArray
 from streamserve.core.reasons import Reason
+from streamserve.core.values import unchanging
 
 TEXT = np.dtype(object)
 FLOAT64 = np.dtype(np.float64)
@@ -25,7 +26,7 @@ class Refusal:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@unchanging(eq=False)
 class Tensor:
     """The rows of one value, checked: `payload` holds exactly `n_rows * prod(trailing)` elements."""
 

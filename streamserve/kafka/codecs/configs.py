@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
 import msgspec
 
+from streamserve.core.values import unchanging
 from streamserve.kafka.codecs.contract import VERSION, read
 from streamserve.kafka.ports import At, Record
 from streamserve.topics.internal_values import ConfigValue, ModelsValue
@@ -20,7 +20,7 @@ _PREFIX = b"@"
 PROPOSED_KEY = b"@proposed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class ConfigRecord:
     """The sections of one config, as the log has them."""
 

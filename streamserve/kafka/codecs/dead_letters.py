@@ -5,11 +5,11 @@ The header names are those of Kafka Connect's dead-letter queues (KIP-298), so i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
 
 from streamserve.core.messages import DeadLetters, Failure, Headers
+from streamserve.core.values import unchanging
 from streamserve.errors import MalformedRecord
 from streamserve.kafka.codecs.encoded import EncodedRecords
 from streamserve.kafka.codecs.refs import format_ref, parse_ref
@@ -32,7 +32,7 @@ class Source(NamedTuple):
         return format_ref(self.partition, self.offset)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class DeadLetter:
     """What the headers of a dead letter say."""
 

@@ -8,11 +8,12 @@ broker has acknowledged. A redrive that broke off in between is finished by look
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import msgspec
 
 from streamserve.core.messages import Headers
+from streamserve.core.values import unchanging
 from streamserve.kafka.codecs.contract import VERSION, read
 from streamserve.kafka.codecs.dead_letters import DeadLetter, Source
 from streamserve.kafka.codecs.refs import parse_ref
@@ -37,7 +38,7 @@ class _Value(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(_Value).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class RedriveMark:
     """One mark."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from streamserve.core.switches import SwitchRecord
+from streamserve.core.values import unchanging
 from streamserve.kafka.codecs.contract import VERSION, read
 from streamserve.kafka.ports import Record
 from streamserve.topics.internal_values import ModelsValue, SwitchValue
@@ -26,7 +25,7 @@ def encode_switch(model: str, *, disabled: bool, why: str = "") -> Record:
     return Record(key=switch_key(model), value=_encode(value))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@unchanging()
 class Switched(SwitchRecord):
     """A switch with its words."""
 

@@ -328,14 +328,14 @@ class SimulatedLookups:
     async def _ask(self, led: Iterable[Led], question: Callable[[], _Found]) -> _Found:
         node, world = self._node, self._node.log.world
         future: asyncio.Future[_Found] = node.machine.loop.create_future()
-
-        def arrive() -> None:
-            if node.log.reached(arrive, led, "look-up without a leader"):
-                world.after(node.delay(NETWORK_MS, _SLOW_LOOK_UPS), node.answer, future, question())
-
         if not node.machine.dead:
-            world.after(world.delay(*NETWORK_MS), arrive)
+            world.after(world.delay(*NETWORK_MS), self._arrive, led, question, future)
         return await future
+
+    def _arrive(self, led: Iterable[Led], question: Callable[[], _Found], future: asyncio.Future[_Found]) -> None:
+        node = self._node
+        if node.log.reached(partial(self._arrive, led, question, future), led, "look-up without a leader"):
+            node.log.world.after(node.delay(NETWORK_MS, _SLOW_LOOK_UPS), node.answer, future, question())
 
 
 class SimulatedConnections:

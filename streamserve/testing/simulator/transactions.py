@@ -7,6 +7,7 @@ before its markers are written, and until all of them are whoever asks again is 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -122,16 +123,16 @@ class SimulatedTransactions(Transactions):
     async def _sent(self, name: str, request: Any) -> Any:
         world, machine = self._log.world, self._machine
         future = machine.loop.create_future()
-
-        def arrive() -> None:
-            if self._log.reached(arrive, (name,), "coordinator moved"):
-                world.after(
-                    world.delay(*_NETWORK_MS), _answer, machine, future, self._coordinator.answer(name, request)
-                )
-
         if not machine.dead:
-            world.after(world.delay(*_NETWORK_MS), arrive)
+            world.after(world.delay(*_NETWORK_MS), self._arrive, name, request, future)
         return await future
+
+    def _arrive(self, name: str, request: Any, future: Any) -> None:
+        world = self._log.world
+        if self._log.reached(partial(self._arrive, name, request, future), (name,), "coordinator moved"):
+            world.after(
+                world.delay(*_NETWORK_MS), _answer, self._machine, future, self._coordinator.answer(name, request)
+            )
 
 
 def _answer(machine: Machine, future: Any, value: object) -> None:
