@@ -8,7 +8,8 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.commit import OffsetFetchRequest
 
 from streamserve.errors import BrokerError
 from streamserve.kafka.clients import ANSWER_MS, ClientOptions, expect_answers, started, stopped
@@ -30,6 +31,22 @@ async def _persistently(ask: Callable[[], Awaitable[Any]], what: str) -> Any:
                 raise BrokerError(f"{what} failed: {error!r}") from error
             await asyncio.sleep(_ATTEMPT_S)
     raise BrokerError(f"{what} failed")
+
+
+def commits_of(response: Any) -> dict[At, Committed]:
+    """By partition, of an answer to OffsetFetch; offset -1: none is held. Raises the KafkaError that it holds instead.
+
+    aiokafka's own look-up (0.14) passes over the error of the whole: a coordinator that is still loading after a
+    restart looks to it like a group without commits, and a take-over would begin at the log's start.
+    """
+    rows = [(topic, *row) for topic, of_topic in response.topics for row in of_topic]
+    for code in (response.error_code, *(row[-1] for row in rows)):
+        if code:
+            raise for_code(code)(f"error {code} of the group's coordinator")
+    return {
+        At(topic, partition): Committed(offset=offset, metadata=metadata or "")
+        for topic, partition, offset, metadata, _ in rows
+    }
 
 
 class KafkaLookups:
@@ -89,10 +106,13 @@ class KafkaLookups:
         admin = self._admin
         if admin is None:
             raise BrokerError("look-ups were not started")
-        wanted = [TopicPartition(at.topic, at.partition) for at in partitions]
-        found = await _persistently(
-            lambda: admin.list_consumer_group_offsets(group, partitions=wanted), f"reading the commits of group {group}"
-        )
-        return {
-            At(tp.topic, tp.partition): Committed(offset=c.offset, metadata=c.metadata or "") for tp, c in found.items()
-        }
+        by_topic: dict[str, list[int]] = {}
+        for at in partitions:
+            by_topic.setdefault(at.topic, []).append(at.partition)
+        request = OffsetFetchRequest(group, list(by_topic.items()))
+
+        async def ask() -> dict[At, Committed]:
+            return commits_of(await admin._send_request(request, await admin.find_coordinator(group)))
+
+        found: dict[At, Committed] = await _persistently(ask, f"reading the commits of group {group}")
+        return found
