@@ -36,7 +36,6 @@ from aiokafka.errors import (
 from streamserve.errors import BrokerError
 from streamserve.kafka.ports import At, Chunk, Committed, Rebalance
 from streamserve.kafka.rawfetch import RawFetcher
-from streamserve.kafka.tasks import happens_or
 
 _log = logging.getLogger(__name__)
 
@@ -94,8 +93,7 @@ async def stopped(client: Any) -> None:
     # stop() can wait for a broker that is gone (aiokafka #659): nothing we still need depends on it.
     method = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
     try:
-        async with asyncio.timeout(_STOP_S):
-            await method()
+        await asyncio.wait_for(method(), _STOP_S)
     except (TimeoutError, KafkaError) as error:
         _log.warning("a Kafka client did not stop cleanly: %s", error)
     except asyncio.CancelledError:
@@ -282,7 +280,8 @@ class KafkaReader(_Reading):
 
     async def fetch(self, *, max_records: int, timeout_ms: int) -> list[Chunk]:
         if not self._assigned.is_set():  # getmany with nothing assigned waits for ever (aiokafka #666)
-            await happens_or(self._assigned, timeout_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._assigned.wait(), timeout_ms / 1000)
             return []
         return await super().fetch(max_records=max_records, timeout_ms=timeout_ms)
 

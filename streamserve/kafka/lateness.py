@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-#: A stop of `most_ms` is noticed whenever it comes, one of less than two thirds of it never is. More ticks would only
-#: narrow that, and an idle process would do little else.
-_TICKS = 3
+_TICKS = 10
 
 
 class Lateness:
-    """Told whenever the loop runs, and at least every third of `most_ms` while `tick` runs."""
+    """Told whenever the loop runs, and at least every tenth of `most_ms` while `tick` runs."""
 
     def __init__(self, monotonic_ms: Callable[[], float], most_ms: float) -> None:
         self._monotonic_ms, self._most_ms = monotonic_ms, most_ms

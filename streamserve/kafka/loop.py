@@ -42,7 +42,6 @@ from streamserve.errors import ShuttingDown
 from streamserve.kafka.clock import BrokerClock
 from streamserve.kafka.metrics import RoleMetrics
 from streamserve.kafka.ports import Chunk
-from streamserve.kafka.tasks import happens_or
 
 _log = logging.getLogger(__name__)
 
@@ -424,7 +423,9 @@ class StageLoop:
             if left_ms <= 0:
                 return False
             self._progress.clear()
-            if not await happens_or(self._progress, left_ms / 1000):
+            try:
+                await asyncio.wait_for(self._progress.wait(), left_ms / 1000)
+            except TimeoutError:
                 return False
         return True
 

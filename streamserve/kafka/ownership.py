@@ -21,7 +21,7 @@ from streamserve.kafka.plan import Plan
 from streamserve.kafka.ports import At, Committed, GroupReader, LogLookups, LogReader, LogWriter
 from streamserve.kafka.sweeper import Skipped, Sweeper
 from streamserve.kafka.takeover import TakeOver
-from streamserve.kafka.tasks import ended, happens_or
+from streamserve.kafka.tasks import ended
 
 _log = logging.getLogger(__name__)
 
@@ -133,8 +133,7 @@ class Ownership:
                 await self._sweeper.loop.finished(numbers, until_ms - reserve_ms)
         try:
             left_s = max(reserve_ms, until_ms - self._clock.monotonic_ms()) / 1000
-            async with asyncio.timeout(left_s):
-                await self.commit(numbers)
+            await asyncio.wait_for(self.commit(numbers), left_s)
         except (TimeoutError, BrokerError) as error:
             _log.warning("partitions %s are given up without a last commit: %s", sorted(numbers), error)
         self.forget(numbers)
@@ -297,7 +296,8 @@ class Ownership:
         """Commit what moved; now and then also what did not, since a commit is how this process hears of its group."""
         quiet_ms = self._plan.lease_ms / 4
         while True:
-            await happens_or(self._ask_now, self._plan.commit_interval_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ask_now.wait(), self._plan.commit_interval_ms / 1000)
             self._ask_now.clear()
             silent = self._late_at_ms is not None or self._clock.monotonic_ms() - self._heard_at_ms > quiet_ms
             try:

@@ -17,9 +17,8 @@ async def ended(task: asyncio.Task[Any]) -> None:
         await asyncio.wait([task], timeout=_CANCEL_AGAIN_S)
 
 
-async def happens_or(event: asyncio.Event, at_most_s: float) -> bool:
-    """Wait until the event is set, or so long; whether it is set."""
+async def happens_or(event: asyncio.Event, at_most_s: float) -> None:
+    """Wait until the event is set, or so long."""
     with suppress(TimeoutError):
         async with asyncio.timeout(at_most_s):
             await event.wait()
-    return event.is_set()

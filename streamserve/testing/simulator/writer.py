@@ -9,12 +9,12 @@ later, is not taken back.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
 from streamserve.kafka.ports import Ack, At, Fence, RecordColumns
-from streamserve.kafka.tasks import happens_or
 from streamserve.testing.simulator.broker import Producer, SimulatedLog
 from streamserve.testing.simulator.world import Machine
 
@@ -117,7 +117,8 @@ class SimulatedWriter:
         self._stopping = True
         if self._on_their_way and not self._machine.dead:
             self._quiet.clear()
-            await happens_or(self._quiet, _STOP_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), _STOP_S)
         left = [send for sends in (*self._lanes.values(), *self._on_their_way.values()) for send in sends]
         _end(left, "the writer was stopped before the broker acknowledged it")
 

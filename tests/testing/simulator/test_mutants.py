@@ -38,7 +38,7 @@ FOUND = {
     "lease-outlives-a-loss": 4,
     "late-states-take-over": 668,
     "unknown-versions-forgotten": 125,
-    "markers-not-awaited": 1562,
+    "markers-not-awaited": 446,
     "looked-up-before-the-fence": 235,
     "sweep-answers-what-was-answered": 39,
     "skipped-range-forgotten": 5,
