@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -98,17 +98,38 @@ def play(runtimes: Mapping[str, Runtime], engine: LaneRules, trace: Trace) -> Se
         sys.setswitchinterval(interval_s)
 
 
+def stage_of(runtimes: Mapping[str, Runtime], engine: LaneRules, codec: str) -> WorkerStage:
+    """A route for each model, all in one pool."""
+    routes = tuple(
+        Route(name=model, models=(model,), policy=Static(), combine="vote", input=codec, deadline_ms=60_000)
+        for model in runtimes
+    )
+    rules = AppRules(routes=routes)
+    models = with_lanes(form_of_rows({model: ModelRules(model=model) for model in runtimes}, runtimes), runtimes)
+    return WorkerStage(rules, models, INPUT_CODECS, EpochTable(rules), lane_rules=engine)
+
+
+def chunk_of(trace: Trace, models: Sequence[str], first: int, end: int, zero_ms: int) -> Chunk:
+    """These requests of a trace that began at `zero_ms`, as they are fetched."""
+    headers: list[Headers] = [
+        (("ss-route", models[model].encode()), ("ss-deadline-ms", b"%d" % budget))
+        for model, budget in zip(trace.model[first:end].tolist(), trace.budget_ms[first:end].tolist(), strict=True)
+    ]
+    return Chunk(
+        at=At(_TOPIC, 0),
+        offsets=np.arange(first, end),
+        append_ms=zero_ms + (trace.at_s[first:end] * 1000).astype(np.int64),
+        keys=[None] * (end - first),
+        values=list(trace.values[first:end]),
+        headers=headers,
+        next_offset=end,
+    )
+
+
 class _Process:
     def __init__(self, runtimes: Mapping[str, Runtime], engine: LaneRules, trace: Trace) -> None:
         self._trace = trace
-        routes = tuple(
-            Route(name=model, models=(model,), policy=Static(), combine="vote", input=trace.codec, deadline_ms=60_000)
-            for model in runtimes
-        )
-        rules = AppRules(routes=routes)
-        models = {model: ModelRules(model=model) for model in runtimes}
-        models = with_lanes(form_of_rows(models, runtimes), runtimes)
-        stage = WorkerStage(rules, models, INPUT_CODECS, EpochTable(rules), lane_rules=engine)
+        stage = stage_of(runtimes, engine, trace.codec)
         self._clock = BrokerClock()
         self._loop = StageLoop(
             stage=stage,
@@ -159,20 +180,8 @@ class _Process:
         return [chunk]
 
     def _chunk(self, first: int, end: int) -> Chunk:
-        trace, zero_ms = self._trace, self._clock.now_ms() - int((monotonic() - self._began_s) * 1000)
-        headers: list[Headers] = [
-            (("ss-route", self._names[model].encode()), ("ss-deadline-ms", b"%d" % budget))
-            for model, budget in zip(trace.model[first:end].tolist(), trace.budget_ms[first:end].tolist(), strict=True)
-        ]
-        return Chunk(
-            at=At(_TOPIC, 0),
-            offsets=np.arange(first, end),
-            append_ms=zero_ms + (trace.at_s[first:end] * 1000).astype(np.int64),
-            keys=[None] * (end - first),
-            values=list(trace.values[first:end]),
-            headers=headers,
-            next_offset=end,
-        )
+        zero_ms = self._clock.now_ms() - int((monotonic() - self._began_s) * 1000)
+        return chunk_of(self._trace, self._names, first, end, zero_ms)
 
     def _perform(self, effect: Effect) -> None:
         match effect:
