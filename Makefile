@@ -23,7 +23,8 @@ UNREACHED := pip could not install what is needed (above). It needs a package re
 # on all cores, which pip does not, and without their tests; some files are of a newer Python and cannot be.
 define install
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --no-compile -c constraints.txt -e '.[$(1)]' || { echo "$(UNREACHED)" >&2; exit 1; }
+	@echo "pip install -c constraints.txt -e '.[$(1)]'"
+	@$(PIP) install --no-compile -c constraints.txt -e '.[$(1)]' || { echo "$(UNREACHED)" >&2; exit 1; }
 	$(BIN)/python -m compileall -qq -j 0 -x /tests/ $(VENV)/lib || true
 	$(BIN)/python -m compileall -q streamserve workers
 endef

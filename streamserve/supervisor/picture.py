@@ -100,9 +100,9 @@ def _processes(children: Iterable[ChildFacts]) -> _Section:
                 *(number(status.get(key)) for key in ("consumed_per_s", "lag_records", "queued_records")),
             )
         )
-    wide = (_Column("pid", right=True, from_columns=60), _Column("restarts", right=True, from_columns=60))
+    wide = (_Column("pid", right=True, from_columns=70), _Column("restarts", right=True, from_columns=70))
     figures = (_Column("reads/s", right=True), _Column("lag", right=True))
-    queued = _Column("queued", right=True, from_columns=60)
+    queued = _Column("queued", right=True, from_columns=70)
     return _Section((_Column("process"), _Column("state"), *wide, *figures, queued), rows)
 
 

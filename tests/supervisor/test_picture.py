@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
@@ -86,6 +86,7 @@ def test_of_long_news_a_low_terminal_shows_the_beginning() -> None:
     routes=st.integers(1, 30),
     processes=st.integers(1, 20),
 )
+@example(columns=60, lines=14, models=1, routes=1, processes=1)
 def test_it_fits_the_terminal_and_what_has_no_room_is_counted(
     columns: int, lines: int, models: int, routes: int, processes: int
 ) -> None:
