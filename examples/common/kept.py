@@ -33,7 +33,7 @@ def emptied(results: Path, app: str) -> Path:
 def tell(console: Console, state: Path, app: str, commands: Sequence[str]) -> None:
     """How to go on with what the run recorded: commands for a shell in this folder."""
     lines = [
-        f"export {STATE_VARIABLE}={quote(_short(state))}",
+        f"export {STATE_VARIABLE}={quote(short(state))}",
         f"streamserve broker start --name {app}",
         *commands,
         f"streamserve broker stop --name {app}",
@@ -43,7 +43,8 @@ def tell(console: Console, state: Path, app: str, commands: Sequence[str]) -> No
         console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
 
 
-def _short(path: Path) -> str:
+def short(path: Path) -> str:
+    """As it is named from this folder, where it is in it."""
     with suppress(ValueError):
-        return str(path.relative_to(Path.cwd()))
+        return str(path.resolve().relative_to(Path.cwd()))
     return str(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +12,7 @@ from rich.console import Console
 from examples.common.app import AppFailedError, running
 from examples.common.command import PROJECT, exit_code, read_options
 from examples.common.kafka import AppEndedError
-from examples.common.kept import STATE_VARIABLE, emptied, tell
+from examples.common.kept import STATE_VARIABLE, emptied, short, tell
 from examples.demo import plot, report
 from examples.demo.config import Served, write_config
 from examples.demo.faults import CONTROL_VARIABLE, Switch, Trouble
@@ -46,7 +45,7 @@ def _demo(console: Console, options: argparse.Namespace) -> int:
     judged = score(run)
     report.show(console, judged, run)
     _write(console, results, judged, run, trouble)
-    tell(console, state, app, _questions(_short(served.config)))
+    tell(console, state, app, _questions(short(served.config)))
     return 0 if judged.passed else 1
 
 
@@ -99,7 +98,7 @@ def _introduce(console: Console, served: Served, options: argparse.Namespace) ->
     )
     if not served.with_cnn:
         console.print("without the convolutional network: torch is not installed", style="dim")
-    console.print(f"config: {_short(served.config)}, made from examples/demo.toml; starting Kafka and the app ...")
+    console.print(f"config: {short(served.config)}, made from examples/demo.toml; starting Kafka and the app ...")
 
 
 def _questions(config: str) -> list[str]:
@@ -119,13 +118,7 @@ def _write(console: Console, results: Path, judged: Score, run: Recording, troub
         plot.write_png(files[1], judged, run, trouble=trouble.words(1))
     else:
         console.print("no picture: matplotlib is not installed", style="dim")
-    console.print("written: " + ", ".join(_short(file) for file in files))
-
-
-def _short(file: Path) -> str:
-    with suppress(ValueError):
-        return str(file.resolve().relative_to(Path.cwd()))
-    return str(file)
+    console.print("written: " + ", ".join(short(file) for file in files))
 
 
 if __name__ == "__main__":

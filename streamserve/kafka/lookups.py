@@ -21,7 +21,7 @@ _ATTEMPTS = 20
 _ATTEMPT_S = 0.1
 
 
-async def _persistently(ask: Callable[[], Awaitable[Any]], what: str) -> Any:
+async def persistently(ask: Callable[[], Awaitable[Any]], what: str) -> Any:
     """Ask again while the broker says that it will know soon (a coordinator moves, a leader is elected)."""
     for attempt in range(_ATTEMPTS):
         try:
@@ -87,7 +87,7 @@ class KafkaLookups:
             raise BrokerError("look-ups were not started")
         wanted = [TopicPartition(at.topic, at.partition) for at in partitions]
         ask = self._consumer.end_offsets if end else self._consumer.beginning_offsets
-        found = await _persistently(lambda: ask(wanted), "asking for offsets")
+        found = await persistently(lambda: ask(wanted), "asking for offsets")
         return {At(tp.topic, tp.partition): offset for tp, offset in found.items()}
 
     async def since(self, times: Mapping[At, int]) -> dict[At, int]:
@@ -98,7 +98,7 @@ class KafkaLookups:
         if consumer is None:
             raise BrokerError("look-ups were not started")
         wanted = {TopicPartition(at.topic, at.partition): max(0, ms) for at, ms in times.items()}
-        found = await _persistently(lambda: consumer.offsets_for_times(wanted), "asking for offsets by time")
+        found = await persistently(lambda: consumer.offsets_for_times(wanted), "asking for offsets by time")
         ends = await self.ends([at for at in times if found[TopicPartition(*at)] is None])
         return {at: ends[at] if at in ends else found[TopicPartition(*at)].offset for at in times}
 
@@ -114,5 +114,5 @@ class KafkaLookups:
         async def ask() -> dict[At, Committed]:
             return commits_of(await admin._send_request(request, await admin.find_coordinator(group)))
 
-        found: dict[At, Committed] = await _persistently(ask, f"reading the commits of group {group}")
+        found: dict[At, Committed] = await persistently(ask, f"reading the commits of group {group}")
         return found

@@ -11,7 +11,8 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.commit import OffsetFetchResponse_v3
 
-from streamserve.kafka.lookups import commits_of
+from streamserve.errors import BrokerError
+from streamserve.kafka.lookups import commits_of, persistently
 from streamserve.kafka.ports import At, Committed
 
 
@@ -41,7 +42,21 @@ def test_the_error_of_one_partition_is_the_answers() -> None:
         commits_of(answer((0, 17, "", 0), (1, -1, "", UnknownTopicOrPartitionError.errno)))
 
 
-def test_who_loads_or_has_moved_is_asked_again() -> None:
-    assert GroupLoadInProgressError.retriable
-    assert NotCoordinatorForGroupError.retriable
-    assert not GroupAuthorizationFailedError.retriable
+@pytest.mark.parametrize("error", [GroupLoadInProgressError, NotCoordinatorForGroupError])
+async def test_who_loads_or_has_moved_is_asked_again(error: type[Exception]) -> None:
+    answers = [answer(error_code=error.errno), answer((0, 17, "", 0))]  # type: ignore[attr-defined]
+
+    async def ask() -> dict[At, Committed]:
+        return commits_of(answers.pop(0))
+
+    assert await persistently(ask, "asking") == {At("requests", 0): Committed(offset=17, metadata="")}
+
+
+async def test_what_the_coordinator_refuses_is_told_at_once() -> None:
+    answers = [answer(error_code=GroupAuthorizationFailedError.errno)]
+
+    async def ask() -> dict[At, Committed]:
+        return commits_of(answers.pop(0))
+
+    with pytest.raises(BrokerError, match="asking failed: GroupAuthorizationFailedError"):
+        await persistently(ask, "asking")
